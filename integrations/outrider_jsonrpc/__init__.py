@@ -1,1 +1,1 @@
-"""JSON-RPC, in the words of the library that the first users came from."""
+"""The methods of a C++ library over JSON-RPC 2.0, for an orchestrator: `outrider jsonrpc`."""

@@ -7,27 +7,23 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.jsonrpc.protocol import Method, one_object
-from gateway.jsonrpc.shapes import (
-    LibraryRequest,
-    Progress,
-    failed,
-    piece,
-    prompt_stats,
-    read_command_line,
-    read_library_request,
-)
-from orchestrator.init_models import Launcher, model_name, read_wanted_pair
-from orchestrator.salts import separate
-from orchestrator.service import Orchestrator
 from outrider import request_scope
 from outrider.access import current_caller
+from outrider.client import (
+    CallFailed,
+    Delta,
+    Finished,
+    OutriderClient,
+    PeerState,
+    Polled,
+    Started,
+    Status,
+)
 from outrider.errors import (
-    DeadlinePassed,
     InvalidConfig,
     InvalidRequest,
     NotFound,
@@ -35,72 +31,59 @@ from outrider.errors import (
     PeerUnavailable,
 )
 from outrider.grants import Right
-from outrider.messages import PeerState
-from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider.wire import write_reference, writer_of
+from outrider.rpc.security import BEARER, HEADER
+from outrider_jsonrpc.pairs import Pair, Pairs, model_name, read_wanted_pair
+from outrider_jsonrpc.protocol import Method, one_object
+from outrider_jsonrpc.shapes import (
+    LibraryRequest,
+    Progress,
+    failure,
+    piece,
+    prompt_stats,
+    read_command_line,
+    read_library_request,
+)
 
-_log = logging.getLogger("outrider.orchestrator")
+_log = logging.getLogger("outrider.jsonrpc")
 
 _FATES = {PeerState.READY: 1, PeerState.REFUSED: -1}
 """What the library's `init_success` says of the target; 0 is not yet."""
 
+_MOST_JOBS = 1024
+"""Jobs that are known here; an orchestrator keeps fewer, unless it was told to keep more."""
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, by the name that it gives itself, if any.
+
+    Two tokens, each of a name of its own, are never the same caller's.
+    """
+
+    name: str
+    token: str = ""  # its name
+    idempotency_key: str = field(default="", compare=False)  # of this request
+
+
+@dataclass(eq=False, slots=True)
 class _Job:
     """A job of a caller: what it has brought, and how far the caller has taken it."""
 
+    caller: Caller
+    pair: Pair  # that writes it
     progress: Progress
     cursor: int = 0
     is_over: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls, by the name that it gives itself, if any, and where from.
+class LibraryRpc:
+    """The methods of all callers; `init` loads other models where `may_load`."""
 
-    Only a name makes two calls the same caller's: an address may be a proxy's. Two tokens, each
-    of a name of its own, are never the same caller's.
-    """
-
-    name: str
-    address: str = field(default="", compare=False)
-    token: str = ""  # its name
-
-
-NOBODY = Caller("")
-
-
-def _with_request(error: OutriderError) -> OutriderError:
-    """Let an error say which request it is of."""
-    if (scope := request_scope.current()) is not None:
-        error.metadata["requestId"] = scope.id
-    return error
-
-
-class LegacyRpc:
-    """The methods of all callers.
-
-    Without a `launcher`, `init` loads nothing.
-    """
-
-    def __init__(self, orchestrator: Orchestrator, launcher: Launcher | None = None) -> None:
-        self._orchestrator = orchestrator
-        self._launcher = launcher
-        self._jobs: OrderedDict[str, _Job] = OrderedDict()
-        self._latest: dict[Caller, str] = {}  # by named caller: its newest job's id
-        self._callers: dict[str, Caller] = {}  # by job
-        # Notes of jobs from before a restart, by id, until somebody asks for one.
-        self._before: dict[str, str] = {}
-        self._recalling = asyncio.Lock()
-        for job_id, note in orchestrator.job_notes().items():
-            self._note_caller(job_id, Caller(**json.loads(note)["caller"]))
-            self._before[job_id] = note
-
-    def _note_caller(self, job_id: str, caller: Caller) -> None:
-        self._callers[job_id] = caller
-        if caller.name:
-            self._latest[caller] = job_id
+    def __init__(self, pairs: Pairs, may_load: bool = False) -> None:
+        self._pairs = pairs
+        self._may_load = may_load
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()  # by id, the oldest first
 
     def methods(self, caller: Caller) -> dict[str, Method]:
         """Return what `caller` may call, by name."""
@@ -111,10 +94,11 @@ class LegacyRpc:
             async def call(params: Mapping[str, Any]) -> Any:
                 try:
                     return await method(caller, params)
-                except InvalidRequest as error:
-                    raise _with_request(_under_its_name(error)) from error
                 except OutriderError as error:
-                    raise _with_request(error)  # noqa: B904 - it is the same one
+                    named = _under_its_name(error)
+                    if (scope := request_scope.current()) is not None:
+                        named.metadata["requestId"] = scope.id
+                    raise named from error
 
             return one_object(call)
 
@@ -136,66 +120,64 @@ class LegacyRpc:
             "init_async": _with_command_line(bound(self._init_async)),
         }
 
+    def _client(self, pair: Pair | None = None) -> OutriderClient:
+        """Return the client of a pair, the one in use unless told otherwise, for this request.
+
+        The orchestrator is shown the caller's own token, where one is wanted here.
+        """
+        metadata = dict(request_scope.carried())
+        if shown := current_caller().credentials:
+            metadata[HEADER] = BEARER + shown.decode("latin-1")
+        client = (pair or self._pairs.now).client
+        return client.with_metadata(metadata)
+
     # --- the system ---
 
     async def _init(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """Put a pair in use and wait until it is; loading continues when the caller hangs up."""
-        loading = self._begin(params)
-        failure = await asyncio.shield(loading) if loading is not None else None
-        if failure is not None:
-            raise failure
+        loading = await self._begin(params)
+        failed = await asyncio.shield(loading) if loading is not None else None
+        if failed is not None:
+            raise failed
         return await self._status(caller, params)
 
     async def _init_async(self, caller: Caller, params: Mapping[str, Any]) -> Any:
-        self._begin(params)
+        await self._begin(params)
         return await self._status(caller, params)
 
-    def _begin(self, params: Mapping[str, Any]) -> asyncio.Task[OutriderError | None] | None:
+    async def _begin(self, params: Mapping[str, Any]) -> asyncio.Task[OutriderError | None] | None:
         """Begin to load what is wanted; return None if it is in use. Raises PermissionDenied."""
-        if self._launcher is not None:
-            self._orchestrator.access.check(current_caller(), Right.OPERATOR, "init")
-            return self._launcher.begin(read_wanted_pair(params))
-        self._confirm(params)
+        if self._may_load:
+            current_caller().grant.check(Right.OPERATOR)
+            return await self._pairs.begin(read_wanted_pair(params))
+        _confirm(params, await self._client().status())
         return None
 
-    def _confirm(self, params: Mapping[str, Any]) -> None:
-        """Refuse any other pair than the configured one."""
-        target, draft = self._orchestrator.pool.target, self._orchestrator.pool.draft
-        for name, peer in (("model", target), ("model_draft", draft), ("draft_model", draft)):
-            wanted = params.get(name)
-            if wanted in (None, ""):
-                continue
-            if peer is None:
-                raise InvalidConfig(name, "this orchestrator has no draft")
-            if peer.model is None:
-                raise PeerUnavailable(f"{name}: there is no such service yet")
-            if peer.model.model_name not in (wanted, model_name(str(wanted))):
-                raise InvalidConfig(
-                    name,
-                    f"this orchestrator serves {peer.model.model_name}; "
-                    "another model is served by services that were started with it",
-                )
-
     async def _status(self, caller: Caller, params: Mapping[str, Any]) -> Any:
-        target = self._orchestrator.pool.target
-        name = target.model.model_name if target.model else ""
+        try:
+            target = (await self._client().status()).peer("target")
+        except CallFailed as error:
+            if error.reason != "UNAVAILABLE":
+                raise
+            target = None
+        name = target.model.name if target and target.model else ""
         status = {
-            "init_success": _FATES.get(target.state, 0),
+            "init_success": _FATES.get(target.state, 0) if target else 0,
             "model_alias": name,
             "model": name,
         }
-        if self._launcher is not None and self._launcher.is_loading:
+        if self._pairs.is_loading:
             status["init_success"] = 0
-        elif self._launcher is not None and (failure := self._launcher.failure) is not None:
-            status |= {"init_success": -1, "error": _shown(failure)}
+        elif (failed := self._pairs.failure) is not None:
+            status |= {"init_success": -1, "error": failure(failed)["error"]}
         return status
 
     async def _deinit(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """End the caller's jobs; the models belong to all."""
-        mine = [job_id for job_id, owner in self._callers.items() if owner == caller]
+        mine = [job_id for job_id, job in self._jobs.items() if job.caller == caller]
         for job_id in mine if caller.name else ():
             await self._end(job_id)
-            self._forget(job_id)
+            self._jobs.pop(job_id, None)
         return {"success": True}
 
     # --- text and tokens ---
@@ -204,8 +186,7 @@ class LegacyRpc:
         text = params.get("text")
         if not isinstance(text, str):
             return {"success": False}
-        request = messages.TokenizeTextRequest(text=text, add_special=True)
-        tokens = (await self._orchestrator.tokenize(request)).tokens
+        tokens = await self._client().tokenize(text)
         return {
             "success": True,
             "tokens": [piece(token.text) for token in tokens],
@@ -218,153 +199,164 @@ class LegacyRpc:
             raise InvalidRequest("tokens", "must be a list of token ids")
         if not all(0 <= each < 2**31 for each in ids):
             raise InvalidRequest("tokens", "holds an id outside the vocabulary")
-        response = await self._orchestrator.detokenize(messages.DetokenizeRequest(token_ids=ids))
-        return {"content": response.text}
+        return {"content": await self._client().detokenize(ids)}
 
     async def _embedding(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         text = params.get("content")
         if not isinstance(text, str):
             raise InvalidRequest("content", "must be a text")
-        request = messages.EmbedRequest()
-        request.inputs.add().parts.add(text=text)
-        try:
-            response = await self._orchestrator.embed(request)
-        except InvalidRequest as refusal:
-            raise refusal.named("content") from refusal
-        return {"embedding": list(response.embeddings[0].values)}
+        [embedding] = await self._client().embed([text])
+        return {"embedding": embedding}
 
     # --- completions ---
 
     async def _get_completion(self, caller: Caller, params: Mapping[str, Any]) -> Any:
-        asked, texts = await self._read(params)
+        asked = await self._read(params)
         progress: Progress | None = None
         answer: dict[str, Any] = {}
-        stream = self._orchestrator.generate(asked.request, counts_cached=True)
+        cached_count, client = 0, self._client()
         try:
-            async with aclosing(stream):
-                async for response in stream:
-                    event = response.WhichOneof("event")
-                    if event == "started":
-                        progress = Progress(asked, response.started, texts)
-                    elif event == "delta" and progress is not None:
-                        progress.add(response.delta)
-                    elif progress is not None:
-                        answer = progress.final(response.finished)
-        except (DeadlinePassed, PeerUnavailable) as error:
-            if progress is None:
+            async with aclosing(client.generate(asked.prompt, asked.options)) as stream:
+                async for event in stream:
+                    if isinstance(event, Started):
+                        progress = Progress(asked, event)
+                    elif isinstance(event, Delta) and progress is not None:
+                        progress.add(event)
+                    elif isinstance(event, Finished) and progress is not None:
+                        cached_count = event.statistics.cached_token_count
+                        answer = progress.final(event)
+        except CallFailed as error:
+            if progress is None or error.reason not in _ON_THE_WAY:
                 raise
             answer = progress.interrupted(error)
         if progress is not None:
-            answer["prompt_stats"] = prompt_stats(progress.started, progress.texts)
-        if asked.fields.debug:
+            answer["prompt_stats"] = await _prompt_stats(client, progress.started, cached_count)
+        if asked.said.get("__debug"):
             _log_text("completion", params, answer)
         return answer
 
     async def _start(self, caller: Caller, params: Mapping[str, Any]) -> Any:
-        asked, texts = await self._read({**params, "stream": None})
-        submission = messages.SubmitGenerationRequest(request=asked.request)
-        who = caller.name or caller.address
-        note = json.dumps({"caller": asdict(caller), "params": dict(params)})
-        submitted = await self._orchestrator.submit(submission, who, note)
-        job_id = submitted.job_id
-        self._jobs[job_id] = _Job(Progress(asked, submitted.started, texts))
-        self._note_caller(job_id, caller)
-        self._forget_lost()
-        if asked.fields.debug:
+        pair = self._pairs.now
+        asked, client = await self._read({**params, "stream": None}), self._client(pair)
+        job_id, started = await client.submit(asked.prompt, asked.options, caller.idempotency_key)
+        self._jobs.setdefault(job_id, _Job(caller, pair, Progress(asked, started)))
+        while len(self._jobs) > _MOST_JOBS:
+            self._jobs.popitem(last=False)
+        if asked.said.get("__debug"):
             _log_text("job", params, {"job_id": job_id})
-        stats = prompt_stats(submitted.started, texts)
+        stats = await _prompt_stats(client, started, started.cached_token_count)
         return {"success": True, "prompt_stats": stats, "job_id": job_id}
 
     async def _poll(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """Return what came since the last poll, and whether that was all."""
-        job_id = self._named(caller, params)
-        job = await self._job(job_id)
+        job_id, job = self._named(caller, params)
         updates: list[dict[str, Any]] = []
         async with job.turn:
             if not job.is_over:
-                polled = await self._orchestrator.poll(
-                    messages.PollGenerationRequest(job_id=job_id, cursor=job.cursor)
-                )
-                job.cursor = polled.next_cursor
-                updates = self._updates(job, polled)
-                job.is_over = polled.finished
-                if job.is_over and job.progress.asked.fields.debug:
+                updates = await self._news(job_id, job)
+                if job.is_over and job.progress.asked.said.get("__debug"):
                     whole = {**updates[-1]} if updates else {}
                     whole["content"] = job.progress.text
                     _log_text("job over", {"job_id": job_id}, whole)
-                with suppress(NotFound):
-                    await self._orchestrator.take_job(job_id, job.cursor)
         return {"success": True, "completion_updates": updates, "finished": job.is_over}
 
-    async def _job(self, job_id: str) -> _Job:
-        """Return a job as its caller knows it, that of a process before this one included."""
-        async with self._recalling:
-            if note := self._before.get(job_id):
-                params = {**json.loads(note)["params"], "stream": None}
-                started, taken = await self._orchestrator.recall_job(job_id)
-                hosted = await self._orchestrator.model()
-                writer_of(started).check(hosted.reference)
-                texts = hosted.vocabulary.texts
-                progress = Progress(read_library_request(params, len(texts)), started, texts)
-                for response in taken:
-                    progress.add(response.delta)
-                self._jobs[job_id] = _Job(progress, len(taken))
-                del self._before[job_id]
-        return self._jobs[job_id]
-
-    @staticmethod
-    def _updates(job: _Job, polled: messages.PollGenerationResponse) -> list[dict[str, Any]]:
-        updates = []
-        for response in polled.responses:
-            if response.HasField("delta"):
-                updates.append(job.progress.add(response.delta))
-            elif response.HasField("finished"):
-                updates.append(job.progress.final(response.finished, content="", is_job=True))
-        if polled.HasField("error"):
-            updates.append(failed(polled.error))
-        return updates
+    async def _news(self, job_id: str, job: _Job) -> list[dict[str, Any]]:
+        """Return the updates since those that were taken. Raises NotFound."""
+        if job.pair.is_closed:  # another pair took the place of the one that wrote it
+            job.is_over = True
+            return [job.progress.final(None, content="", is_job=True) | {"cancelled": True}]
+        try:
+            polled = await self._client(job.pair).poll(job_id, job.cursor)
+        except CallFailed as error:
+            if error.reason == "NOT_FOUND":
+                self._jobs.pop(job_id, None)
+            raise
+        job.cursor, job.is_over = polled.next_cursor, polled.finished
+        return _updates(job.progress, polled)
 
     async def _cancel(self, caller: Caller, params: Mapping[str, Any]) -> Any:
-        await self._end(self._named(caller, params))
+        await self._end(self._named(caller, params)[0])
         return {"success": True}
 
     async def _end(self, job_id: str) -> None:
+        job = self._jobs[job_id]
+        if job.pair.is_closed or job.is_over:
+            return
         try:
-            await self._orchestrator.cancel(messages.CancelGenerationRequest(job_id=job_id))
-        except NotFound:
-            return  # it is over, and forgotten by now
+            await self._client(job.pair).cancel(job_id)
+        except CallFailed as error:
+            if error.reason != "NOT_FOUND":  # it is over, and forgotten by now
+                raise
 
-    def _named(self, caller: Caller, params: Mapping[str, Any]) -> str:
+    def _named(self, caller: Caller, params: Mapping[str, Any]) -> tuple[str, _Job]:
         """Return the job that a call is about: the one it names, or the named caller's latest."""
-        job_id = params.get("job_id") or self._latest.get(caller)
-        if not (job_id or caller.name):
+        named = params.get("job_id")
+        if not (named or caller.name):
             raise InvalidRequest("job_id", "is needed without the header Outrider-Client")
-        if job_id not in self._jobs and job_id not in self._before:
-            named = f"{job_id!r} is no job" if job_id else "there is no job yet"
-            raise NotFound("job_id", f"{named}, or is forgotten by now")
-        return str(job_id)
+        if not named:
+            latest = (
+                job_id for job_id, job in reversed(self._jobs.items()) if job.caller == caller
+            )
+            named = next(latest, None)
+        job = self._jobs.get(named) if isinstance(named, str) else None
+        is_operator = current_caller().grant.allows(Right.OPERATOR)
+        if job is None or not (job.caller.token == caller.token or is_operator):
+            is_none = f"{named!r} is no job" if named else "there is no job yet"
+            raise NotFound("job_id", f"{is_none}, or is forgotten by now")
+        assert isinstance(named, str)
+        return named, job
 
-    def _forget_lost(self) -> None:
-        """Forget the jobs that the orchestrator has forgotten."""
-        known = [*self._jobs, *self._before]
-        for job_id in [each for each in known if not self._orchestrator.knows_job(each)]:
-            self._forget(job_id)
+    async def _read(self, params: Mapping[str, Any]) -> LibraryRequest:
+        """Return what a caller wants. The target is asked for its vocabulary if biases name ids."""
+        size = 0
+        if params.get("logit_bias"):
+            target = (await self._client().status()).peer("target")
+            size = target.model.vocabulary_token_count if target and target.model else 0
+        return read_library_request(params, size)
 
-    def _forget(self, job_id: str) -> None:
-        self._jobs.pop(job_id, None)
-        self._before.pop(job_id, None)
-        caller = self._callers.pop(job_id, NOBODY)
-        if self._latest.get(caller) == job_id:
-            del self._latest[caller]
 
-    async def _read(self, params: Mapping[str, Any]) -> tuple[LibraryRequest, list[bytes]]:
-        """Return what is asked for, of the model that is there now, and its token texts."""
-        hosted = await self._orchestrator.model()
-        texts = hosted.vocabulary.texts
-        asked = read_library_request(params, len(texts))
-        asked.request.model.CopyFrom(write_reference(hosted.reference))
-        separate(asked.request, current_caller().credentials)
-        return asked, texts
+_ON_THE_WAY = ("DEADLINE_PASSED", "PEER_UNAVAILABLE", "UNAVAILABLE")
+"""Reasons for which a completion ends with the text that there is."""
+
+
+def _confirm(params: Mapping[str, Any], status: Status) -> None:
+    """Refuse any other pair than the one that is served."""
+    target, draft = status.peer("target"), status.peer("draft")
+    for name, peer in (("model", target), ("model_draft", draft), ("draft_model", draft)):
+        wanted = params.get(name)
+        if wanted in (None, ""):
+            continue
+        if peer is None:
+            raise InvalidConfig(name, "this orchestrator has no draft")
+        if peer.model is None:
+            raise PeerUnavailable(f"{name}: there is no such service yet")
+        if peer.model.name not in (wanted, model_name(str(wanted))):
+            raise InvalidConfig(
+                name,
+                f"this orchestrator serves {peer.model.name}; "
+                "another model is served by services that were started with it",
+            )
+
+
+async def _prompt_stats(
+    client: OutriderClient, started: Started, cached_count: int
+) -> dict[str, Any]:
+    ids = started.prompt_token_ids
+    cached = await client.detokenize(ids[:cached_count]) if cached_count else ""
+    return prompt_stats(started, cached_count, cached, await client.detokenize(ids[cached_count:]))
+
+
+def _updates(progress: Progress, polled: Polled) -> list[dict[str, Any]]:
+    updates = []
+    for event in polled.events:
+        if isinstance(event, Delta):
+            updates.append(progress.add(event))
+        elif isinstance(event, Finished):
+            updates.append(progress.final(event, content="", is_job=True))
+    if (failed := polled.failure) is not None:
+        error = CallFailed(failed.reason, "", failed.message, dict(failed.metadata))
+        updates.append({"content": "", "stop": True, **failure(error)})
+    return updates
 
 
 _NAMES = {
@@ -374,20 +366,20 @@ _NAMES = {
     "stop_sequences": "stop",
     "beam_count": "n_beams",
     "penalize_newline": "penalize_nl",
+    "token_ids": "tokens",
+    "inputs[0]": "content",
 }
 """The library's names of what has another name here."""
 
 
-def _under_its_name(error: InvalidRequest) -> InvalidRequest:
+def _under_its_name(error: OutriderError) -> OutriderError:
     """Return an error that names the field as the library's callers know it."""
-    if error.field in _NAMES:
-        name, (_, _, message) = _NAMES[error.field], str(error).partition(": ")
-        return InvalidRequest(name, message)
-    return error
-
-
-def _shown(error: OutriderError) -> dict[str, str]:
-    return {"reason": error.reason, "message": str(error), **error.metadata}
+    if error.reason == "UNAVAILABLE":  # no orchestrator answers
+        return PeerUnavailable(str(error))
+    name = _NAMES.get(error.metadata.get("field", ""))
+    if name is None:
+        return error
+    return InvalidRequest(name, str(error).partition(": ")[2])
 
 
 def _with_command_line(init: Method) -> Method:

@@ -13,8 +13,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from gateway.json_text import TooManyValues, parse
 from outrider.errors import InvalidRequest, OutriderError
+from outrider.json_text import TooManyValues, parse
 
 Params = list[Any] | dict[str, Any]
 Method = Callable[[Params], Awaitable[Any]]
@@ -25,9 +25,6 @@ Report = Callable[[str, Exception], str]
 
 Beside = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Calls what takes long where it keeps nobody waiting, and returns its result."""
-
-Count = Callable[[], None]
-"""Counts a call of a batch beyond the first. Raises OutriderError for one too many."""
 
 MAX_BODY_BYTES = 2 * 2**20  # a prompt of 128k tokens takes 1 MB as ids
 MAX_BATCH = 64
@@ -78,7 +75,6 @@ async def answer(
     methods: Mapping[str, Method],
     report: Report,
     max_bytes: int = MAX_BODY_BYTES,
-    count: Count | None = None,
     beside: Beside | None = None,
 ) -> bytes | None:
     """Return the answer to a request or a batch, None where there is nothing to answer.
@@ -95,8 +91,7 @@ async def answer(
         return _failure(None, refusal)
     if not isinstance(request, list):
         return await _answer_one(request, methods, report)
-    answers = [await _answer_one(request[0], methods, report)]
-    answers += [await _answer_one(each, methods, report, count) for each in request[1:]]
+    answers = [await _answer_one(each, methods, report) for each in request]
     shown = [each for each in answers if each is not None]
     return b"[%b]" % b",".join(shown) if shown else None
 
@@ -131,15 +126,8 @@ class _Refusal(Exception):
 # --- one call ---
 
 
-async def _answer_one(
-    request: Any, methods: Mapping[str, Method], report: Report, count: Count | None = None
-) -> bytes | None:
+async def _answer_one(request: Any, methods: Mapping[str, Method], report: Report) -> bytes | None:
     """Return the answer to what should be a request, None if it is a notification."""
-    if count is not None:
-        try:
-            count()
-        except OutriderError as error:
-            return _failure(_find_id(request), _refusal_of(error))
     if not _is_request(request):
         return _failure(_find_id(request), _Refusal(*_INVALID_REQUEST))
     call_id, name = request.get("id"), request["method"]

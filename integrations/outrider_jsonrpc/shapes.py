@@ -1,4 +1,4 @@
-"""The predecessor library's requests and answers, under its own names. Pure.
+"""The predecessor library's requests and answers, under its own names.
 
 Its options keep its defaults where they differ from ours: no min-p, a
 repetition penalty of 1.1, and a full context that shifts.
@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
-from gateway.gathering import ORIGINS, CommittedToken, Completion
-from gateway.llama_server import sampling_settings
-from gateway.options import GenerationFields, Int32, ListOf, SpeculativeFields, generate_request
-from gateway.usage import timings
+from outrider.client import Delta, Finished, FinishReason, GenerateOptions, Logprob, Started
 from outrider.errors import InvalidRequest, OutriderError
-from outrider.v1 import common_pb2 as common
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.messages import LogprobOptions, Rule
+from outrider.sampling import NUMBERS, SamplingParameters, read_stages
+from outrider.speculation import DraftTemplate, Policy, Verification
 
 _DEFAULTS: dict[str, Any] = {
     "n_predict": -1,
@@ -32,24 +29,86 @@ _DEFAULTS: dict[str, Any] = {
 }
 """The library's, where others have none or another one."""
 
+_RANGES = {
+    "temperature": (0.0, math.inf),
+    **dict.fromkeys(("top_p", "typical_p", "tfs_z"), (0.0, 1.0)),
+    **dict.fromkeys(("repeat_last_n", "n_predict", "n_keep"), (-1, math.inf)),
+    **dict.fromkeys(("n_probs", "top_k"), (0, math.inf)),
+}
+"""Outside, numbers mean what the nearest end does; the library took all of them."""
 
-class LibraryFields(GenerationFields):
-    """What `get_completion` and `async_completion_init` take."""
+Read = Callable[[str, Any], Any]
+"""Returns the value of an option, by its name. Raises InvalidRequest."""
 
-    prompt: str | ListOf[str | Int32] = ""
-    stop: ListOf[str] | str | None = None
-    origins: bool = False
-    debug: bool = False
+
+def _real(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(name, "must be a number")
+    return value
+
+
+def _whole(name: str, value: Any) -> int:
+    if _real(name, value) != int(value):
+        raise InvalidRequest(name, "must be a whole number")
+    return int(value)
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(name, "must be true or false")
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(name, "must be a text")
+    return value
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise InvalidRequest(name, "must be a list of texts")
+    return [_text(name, each) for each in value]
+
+
+def _one_of(kind: Any) -> Read:
+    known = {each.value: each for each in kind}
+
+    def read(name: str, value: Any) -> Any:
+        if not isinstance(value, str) or value not in known:
+            raise InvalidRequest(name, f"must be one of {', '.join(known)}")
+        return known[value]
+
+    return read
+
+
+SPECULATIVE: Mapping[str, Read] = {
+    "enabled": _yes_or_no,
+    **dict.fromkeys(("n_max", "n_min", "n_parallel"), _whole),
+    **dict.fromkeys(("p_min", "p_split"), _real),
+    "run_ahead": _yes_or_no,
+    "policy": _one_of(Policy),
+    "acceptance": _one_of(Rule),
+    "verification": _one_of(Verification),
+    "drafters": lambda name, value: frozenset(_texts(name, value)),
+    "draft_template": _one_of(DraftTemplate),
+}
+"""What `speculative` takes; nothing of it changes the distribution of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryRequest:
     """A completion that the library's caller wants: as a request, and as it was said."""
 
-    request: messages.GenerateRequest
-    fields: LibraryFields
-    settings: dict[str, Any]
+    prompt: str | tuple[int | str, ...]
+    options: GenerateOptions
+    said: Mapping[str, Any]
     """What was said, and the library's own defaults of the rest."""
+
+    @property
+    def top_count(self) -> int:
+        """How many probabilities of each token are wanted; 0: none."""
+        return self.options.logprobs.top_count if self.options.logprobs else 0
 
 
 def read_library_request(body: Mapping[str, Any], vocabulary_size: int) -> LibraryRequest:
@@ -58,75 +117,104 @@ def read_library_request(body: Mapping[str, Any], vocabulary_size: int) -> Libra
     Biases of ids outside the vocabulary and empty stop words are ignored, as
     the library did. Raises InvalidRequest.
     """
-    given = {name: value for name, value in body.items() if value is not None}
-    if given.get("stream"):
+    said = _DEFAULTS | {name: value for name, value in body.items() if value is not None}
+    if said.get("stream"):
         raise InvalidRequest("stream", "is not for get_completion: use async_completion_init")
-    said = _in_range(_DEFAULTS | given)
-    said["debug"] = bool(said.pop("__debug", False))
-    said["logit_bias"] = _known_biases(said.get("logit_bias"), vocabulary_size)
-    try:
-        fields = LibraryFields.model_validate(said)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidRequest(str(first["loc"][0] if first["loc"] else ""), first["msg"]) from None
-    if fields.seed is not None and fields.seed < 0:
-        fields.seed = None
-    request = generate_request(fields, token_limit=-1)
-    request.overflow.truncate_prompt = request.overflow.shift = True
-    request.overflow.keep_token_count = fields.n_keep or 0
-    request.parse_special = False
-    request.finish_character = True  # as the library did
-    _set_prompt(request, fields.prompt)
-    if fields.n_probs:
-        request.logprobs.top_count = fields.n_probs
-        # The library reports what it drew from, and at temperature 0 the softmax.
-        request.logprobs.after_sampling = bool(fields.temperature)
-    return LibraryRequest(request, fields, said)
 
+    def read(name: str, reader: Read, default: Any) -> Any:
+        return reader(name, said[name]) if name in said else default
 
-_RANGES = {
-    "temperature": (0.0, math.inf),
-    **dict.fromkeys(("top_p", "typical_p", "tfs_z"), (0.0, 1.0)),
-    **dict.fromkeys(("repeat_last_n", "n_predict", "n_keep"), (-1, math.inf)),
-    "n_probs": (0, math.inf),
-}
-"""Outside, numbers mean what the nearest end does; the library took all of them."""
-
-
-def _in_range(said: dict[str, Any]) -> dict[str, Any]:
-    """Return what was said with the library's liberties spelled out."""
-    meant = dict(said)
     for name, (low, high) in _RANGES.items():
-        if isinstance(said.get(name), int | float):
-            meant[name] = min(max(said[name], low), high)
-    if isinstance(said.get("stop"), list):
-        meant["stop"] = [word for word in said["stop"] if word is not None]
-    return meant
+        if name in said:
+            said[name] = min(max(_real(name, said[name]), low), high)
+    seed, top_count = read("seed", _whole, -1), read("n_probs", _whole, 0)
+    speculative = said.get("speculative", {})
+    if not isinstance(speculative, dict):
+        raise InvalidRequest("speculative", "must be an object")
+    chosen = {
+        name: reader(name, speculative[name])
+        for name, reader in SPECULATIVE.items()
+        if speculative.get(name) is not None
+    }
+    said["speculative"] = {name: speculative[name] for name in chosen}
+    options = GenerateOptions(
+        token_limit=read("n_predict", _whole, -1),
+        sampling=_sampling(said),
+        logit_bias=tuple(_known_biases(said.get("logit_bias"), vocabulary_size)),
+        ignore_eos=read("ignore_eos", _yes_or_no, False),
+        finish_character=True,  # as the library did
+        seed=seed if seed >= 0 else None,
+        stop_sequences=tuple(_stops(said.get("stop"))),
+        beam_count=read("n_beams", _whole, 0) or 1,
+        truncate_prompt=True,
+        shift=True,
+        keep_token_count=read("n_keep", _whole, 0),
+        prediction=read("prediction", _prediction, ""),
+        # The library reports what it drew from, and at temperature 0 the softmax.
+        logprobs=LogprobOptions(top_count, bool(said["temperature"])) if top_count else None,
+        **chosen,
+    )
+    return LibraryRequest(_prompt(said.get("prompt", "")), options, said)
 
 
-def _known_biases(biases: Any, vocabulary_size: int) -> list[Any]:
-    """Return the pairs of a bias list that the library would have looked at."""
+_OURS = SamplingParameters()
+
+
+def _sampling(said: Mapping[str, Any]) -> SamplingParameters:
+    known: dict[str, Any] = {
+        name: (_whole if type(getattr(_OURS, name)) is int else _real)(name, said[name])
+        for name in NUMBERS
+        if name in said
+    }
+    if "penalize_nl" in said:
+        known["penalize_newline"] = _yes_or_no("penalize_nl", said["penalize_nl"])
+    if "dry_sequence_breakers" in said:
+        name = "dry_sequence_breakers"
+        known[name] = tuple(_texts(name, said[name]))
+    if samplers := said.get("samplers"):
+        names = samplers.split(";") if isinstance(samplers, str) else _texts("samplers", samplers)
+        known["stages"] = read_stages([name for name in names if name])
+    return SamplingParameters(grammar=_text("grammar", said.get("grammar", "")), **known)
+
+
+def _known_biases(biases: Any, vocabulary_size: int) -> Iterable[tuple[int | str, float]]:
+    """Yield the pairs of a bias list that the library would have looked at."""
     if isinstance(biases, Mapping):
         biases = [[int(k) if str(k).isdecimal() else k, v] for k, v in biases.items()]
-    known = []
     for pair in biases if isinstance(biases, list) else ():
-        if not (isinstance(pair, list | tuple) and len(pair) == 2):
+        if not (isinstance(pair, list) and len(pair) == 2):
             continue
         token, bias = pair
         is_id = type(token) is int and 0 <= token < vocabulary_size
         if (is_id or isinstance(token, str)) and (bias is False or type(bias) in (int, float)):
-            known.append([token, bias])
-    return known
+            yield token, -math.inf if bias is False else float(bias)
 
 
-def _set_prompt(request: messages.GenerateRequest, prompt: str | Sequence[str | int]) -> None:
-    parts = [prompt] if isinstance(prompt, str) else prompt
-    request.prompt_parts.SetInParent()
-    for part in parts:
-        if isinstance(part, str):
-            request.prompt_parts.parts.add(text=part)
-        else:
-            request.prompt_parts.parts.add(token_id=part)
+def _stops(stop: Any) -> list[str]:
+    words = [stop] if isinstance(stop, str) or stop is None else stop
+    if not isinstance(words, list):
+        raise InvalidRequest("stop", "must be a text or a list of texts")
+    return [_text("stop", word) for word in words if word not in (None, "")]
+
+
+def _prompt(prompt: Any, name: str = "prompt") -> str | tuple[int | str, ...]:
+    """Return a text, or texts and token ids in turn. Raises InvalidRequest."""
+    if isinstance(prompt, str):
+        return prompt
+    if not isinstance(prompt, list) or any(type(part) not in (int, str) for part in prompt):
+        raise InvalidRequest(name, "must be a text, or texts and token ids in turn")
+    return tuple(prompt)
+
+
+def _prediction(name: str, value: Any) -> str | tuple[int, ...]:
+    """Return what is expected: a text, token ids, or OpenAI's object. Raises InvalidRequest."""
+    if isinstance(value, dict):
+        value = value.get("content")
+        if isinstance(value, list):
+            value = "".join(_text(name, part.get("text")) for part in value if part)
+    if isinstance(value, list) and any(type(part) is not int for part in value):
+        raise InvalidRequest(name, "must be a text, token ids or an object with a content")
+    return tuple(value) if isinstance(value, list) else _text(name, value)
 
 
 # --- answers ---
@@ -139,168 +227,175 @@ def piece(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def prompt_stats(started: messages.GenerationStarted, texts: Sequence[bytes]) -> dict[str, Any]:
-    """Return how a prompt was read: the library's own keys."""
-    ids, cached = started.prompt_token_ids, started.cached_token_count
-
-    def text(part: Iterable[int]) -> str:
-        return b"".join(texts[token_id] for token_id in part).decode("utf-8", "replace")
-
+def prompt_stats(started: Started, cached_count: int, cached: str, rest: str) -> dict[str, Any]:
+    """Return how a prompt was read: the library's own keys. The texts are of its two parts."""
     return {
         "n_ctx": started.context_token_count,
         "total_prompt_tokens": started.untruncated_token_count,
         "truncated": started.truncated,
-        "n_past": cached,
-        "cached": text(ids[:cached]),
-        "to_eval": text(ids[cached:]),
+        "n_past": cached_count,
+        "cached": cached,
+        "to_eval": rest,
     }
 
 
+_Token = tuple[bytes, Logprob | None]
+
+
+@dataclass(slots=True)
 class Progress:
-    """What has come of a completion, cut to the text that is shown."""
+    """What has come of a completion, cut to the text that is shown.
 
-    def __init__(
-        self, asked: LibraryRequest, started: messages.GenerationStarted, texts: Sequence[bytes]
-    ) -> None:
-        self.asked = asked
-        self.started = started
-        self.texts = texts
-        self.origins: list[str] = []
-        self._completion = Completion()
+    A stop sequence holds text back, so tokens arrive before their text. They
+    are reported with the beginning of their text, and those of a stop sequence
+    never.
+    """
 
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return self._completion.text
+    asked: LibraryRequest
+    started: Started
+    origins: list[str] = field(default_factory=list)
+    text: str = ""
+    _shown: list[_Token] = field(default_factory=list)
+    _held: deque[tuple[int, _Token]] = field(default_factory=deque)  # with where its text begins
+    _shown_bytes: int = 0
+    _token_bytes: int = 0
 
-    def add(self, delta: messages.GenerationDelta) -> dict[str, Any]:
+    def add(self, delta: Delta) -> dict[str, Any]:
         """Take in more; return the update that reports it."""
-        addition = self._completion.add(delta)
-        self.origins += [ORIGINS[origin] for origin in delta.origins]
-        update: dict[str, Any] = {"content": addition.text, "stop": False}
-        if self.asked.fields.n_probs:
-            update["completion_probabilities"] = _probabilities(addition.tokens)
+        self.origins += [origin.value for origin in delta.origins]
+        for i, text in enumerate(delta.token_texts):
+            logprob = delta.logprobs[i] if delta.logprobs else None
+            self._held.append((self._token_bytes, (text, logprob)))
+            self._token_bytes += len(text)
+        new = "".join(each.text for each in delta.pieces if not each.control)
+        self.text += new
+        self._shown_bytes += len(new.encode())
+        first = len(self._shown)
+        while self._held and self._held[0][0] + bool(self._held[0][1][0]) <= self._shown_bytes:
+            self._shown.append(self._held.popleft()[1])
+        update: dict[str, Any] = {"content": new, "stop": False}
+        if self.asked.top_count:
+            update["completion_probabilities"] = _probabilities(self._shown[first:])
         return update
 
     def final(
-        self,
-        finished: messages.GenerationFinished,
-        content: str | None = None,
-        is_job: bool = False,
+        self, finished: Finished | None, content: str | None = None, is_job: bool = False
     ) -> dict[str, Any]:
-        """Return the last message: the library's own keys, and what speculation brought."""
-        its = finished.statistics
-        reason = finished.reason
-        fields = self.asked.fields
+        """Return the last message: the library's own keys, and what speculation brought.
+
+        `finished` is None where the completion did not come to its end.
+        """
+        prompt_count = len(self.started.prompt_token_ids)
+        its = finished.statistics if finished else None
+        count = its.generated_token_count if its else len(self.origins)
+        drafted, accepted = (its.drafted_token_count, its.accepted_token_count) if its else (0, 0)
+        reason = finished.reason if finished else FinishReason.UNSPECIFIED
+        cached = its.cached_token_count if its else self.started.cached_token_count
         answer: dict[str, Any] = {
-            "content": self._completion.text if content is None else content,
+            "content": self.text if content is None else content,
             "stop": True,
             "model": self.started.model_name,
-            "tokens_predicted": its.generated_token_count,
-            "tokens_evaluated": len(self.started.prompt_token_ids),
+            "tokens_predicted": count,
+            "tokens_evaluated": prompt_count,
             "generation_settings": settings(self.asked, self.started) | {"stream": is_job},
-            "prompt": fields.prompt,
-            "truncated": finished.truncated or self.started.truncated,
-            "stopped_eos": reason == messages.FINISH_REASON_END_OF_TEXT,
-            "stopped_word": reason == messages.FINISH_REASON_STOP_SEQUENCE,
-            "stopped_limit": reason
-            in (messages.FINISH_REASON_TOKEN_LIMIT, messages.FINISH_REASON_CONTEXT_FULL),
-            "stopping_word": finished.stop_sequence,
+            "prompt": self.asked.said.get("prompt", ""),
+            "truncated": self.started.truncated or bool(finished and finished.truncated),
+            "stopped_eos": reason is FinishReason.END_OF_TEXT,
+            "stopped_word": reason is FinishReason.STOP_SEQUENCE,
+            "stopped_limit": reason in (FinishReason.TOKEN_LIMIT, FinishReason.CONTEXT_FULL),
+            "stopping_word": finished.stop_sequence if finished else "",
             "tokens_cached": min(
-                max(0, len(self.started.prompt_token_ids) + its.generated_token_count - 1),
-                self.started.context_token_count,
+                max(0, prompt_count + count - 1), self.started.context_token_count
             ),
             "timings": {
-                name: value
-                for name, value in timings(its).items()
-                if name.startswith(("prompt_", "predicted_"))
+                "prompt_n": prompt_count - cached,
+                **_speed("prompt", prompt_count - cached, its.prompt_seconds if its else 0.0),
+                "predicted_n": count,
+                # The time begins with the first token, which it is therefore not the time of.
+                **_speed("predicted", max(0, count - 1), its.generation_seconds if its else 0.0),
             },
             "status": 200,
-            "drafted": its.drafted_token_count,
-            "accepted": its.accepted_token_count,
-            "acceptance_rate": its.accepted_token_count / its.drafted_token_count
-            if its.drafted_token_count
-            else 0.0,
+            "drafted": drafted,
+            "accepted": accepted,
+            "acceptance_rate": accepted / drafted if drafted else 0.0,
         }
-        if reason == messages.FINISH_REASON_CANCELLED:
+        if reason is FinishReason.CANCELLED:
             answer["cancelled"] = True
-        if fields.n_probs:
-            answer["completion_probabilities"] = _probabilities(self._completion.shown)
-        if fields.origins:
+        if self.asked.top_count:
+            answer["completion_probabilities"] = _probabilities(self._all(reason))
+        if self.asked.said.get("origins"):
             answer["origins"] = self.origins
         return answer
 
+    def _all(self, reason: FinishReason) -> list[_Token]:
+        """Return the tokens of the whole text, to which what is held belongs unless it was cut."""
+        is_cut = reason in (FinishReason.STOP_SEQUENCE, FinishReason.UNSPECIFIED)
+        return self._shown + [token for _, token in (() if is_cut else self._held)]
+
     def interrupted(self, error: OutriderError) -> dict[str, Any]:
         """Return the answer of a completion that failed on the way: what there is, and why."""
-        counted = messages.GenerationStatistics(
-            prompt_token_count=len(self.started.prompt_token_ids),
-            cached_token_count=self.started.cached_token_count,
-            generated_token_count=len(self.origins),
-        )
-        answer = self.final(messages.GenerationFinished(statistics=counted))
-        reported = {"reason": error.reason, "message": str(error), **error.metadata}
-        return answer | {"status": 500, "error": reported}
+        return self.final(None) | failure(error)
 
 
-def _probabilities(tokens: Iterable[CommittedToken]) -> list[dict[str, Any]]:
+def failure(error: OutriderError) -> dict[str, Any]:
+    """Return the keys that say that a completion failed."""
+    reported = {"reason": error.reason, "message": str(error), **error.metadata}
+    return {"status": 500, "error": reported}
+
+
+def _speed(what: str, count: int, seconds: float) -> dict[str, Any]:
+    return {
+        f"{what}_ms": 1e3 * seconds,
+        f"{what}_per_token_ms": 1e3 * seconds / count if count else 0.0,
+        f"{what}_per_second": count / seconds if seconds else 0.0,
+    }
+
+
+def _probabilities(tokens: Sequence[_Token]) -> list[dict[str, Any]]:
     return [
         {
-            "content": piece(token.text),
+            "content": piece(text),
             "probs": [
-                {"tok_str": piece(each.token.text), "prob": math.exp(each.log_probability)}
-                for each in (token.logprob.alternatives if token.logprob else ())
+                {"tok_str": piece(token.text), "prob": math.exp(log_probability)}
+                for token, log_probability in (logprob.alternatives if logprob else ())
             ],
         }
-        for token in tokens
+        for text, logprob in tokens
     ]
 
 
-def settings(asked: LibraryRequest, started: messages.GenerationStarted) -> dict[str, Any]:
+def settings(asked: LibraryRequest, started: Started) -> dict[str, Any]:
     """Return `generation_settings`: every key of the library's and more, everything resolved."""
-    sampling, fields, said = started.sampling, asked.fields, asked.settings
-    shown = sampling_settings(sampling)
+    sampling, said = started.sampling, asked.said
+    shown = {name: _short(getattr(sampling, name)) for name in NUMBERS}
     temperature = shown.pop("temperature")
     return {
         **shown,
+        "dry_sequence_breakers": list(sampling.dry_sequence_breakers),
+        "grammar": sampling.grammar,
+        "samplers": [stage.value for stage in sampling.stages],
         "n_ctx": started.context_token_count,
         "model": started.model_name,
         "seed": started.seed,
-        "temp": _short(temperature),
-        "top_p": _short(sampling.top_p),
-        "min_p": _short(sampling.min_p),
+        "temp": temperature,
         "penalize_nl": sampling.penalize_newline,
-        "stop": list(asked.request.stop_sequences),
+        "stop": list(asked.options.stop_sequences),
         "n_predict": said["n_predict"],
         "n_keep": said["n_keep"],
-        "ignore_eos": bool(fields.ignore_eos),
+        "ignore_eos": asked.options.ignore_eos,
         "stream": False,
-        "logit_bias": [_write_bias(each) for each in sampling.logit_biases],
-        "n_probs": fields.n_probs or 0,
-        "speculative": _write_speculative(fields.speculative),
+        "logit_bias": [
+            [token_id, False if bias == -math.inf else bias]
+            for token_id, bias in sampling.logit_bias
+        ],
+        "n_probs": asked.top_count,
+        "speculative": said["speculative"],
     }
 
 
 def _short(value: float) -> float:
-    """Return the shortest number that is the same 32-bit float."""
-    return float(f"{value:.7g}")
-
-
-def _write_bias(bias: common.LogitBias) -> list[Any]:
-    return [bias.token_id, False if bias.bias == -math.inf else bias.bias]
-
-
-def _write_speculative(parsed: SpeculativeFields | None) -> dict[str, Any]:
-    return {} if parsed is None else parsed.model_dump(exclude_none=True)
-
-
-def failed(error: messages.JobError) -> dict[str, Any]:
-    """Return the last message of a job that failed."""
-    return {
-        "content": "",
-        "stop": True,
-        "status": 500,
-        "error": {"reason": error.reason, "message": error.message, **dict(error.metadata)},
-    }
+    """Return the shortest number that is the same 32-bit float; whole numbers as they are."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def read_command_line(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from outrider_cli import COMMAND, rereading
+from outrider_cli import rereading
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     HttpOptions,
@@ -25,7 +25,6 @@ from outrider_cli.options import (
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
     from gateway.server import HttpServer
-    from orchestrator.init_models import Launcher
     from orchestrator.main import StartGateway
     from orchestrator.service import Orchestrator
     from outrider.rpc.security import ClientSecurity
@@ -242,7 +241,7 @@ def orchestrator(
         **joining.config(server),
         **sharing.config(),
     )
-    serve("orchestrator", config, lambda its: run(its, COMMAND, _gateway(wanted, state)))
+    serve("orchestrator", config, lambda its: run(its, _gateway(wanted, state)))
 
 
 def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | None:
@@ -252,9 +251,8 @@ def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | No
     config = replace(wanted, state=state)
     from gateway.server import HttpServer
 
-    async def start(orchestrator: Orchestrator, launcher: Launcher) -> HttpServer:
-        allowed = launcher if config.allow_init else None
-        server = HttpServer(config, orchestrator, allowed, orchestrator.access)
+    async def start(orchestrator: Orchestrator) -> HttpServer:
+        server = HttpServer(config, orchestrator, orchestrator.access)
         await server.start()
         return server
 

@@ -1,4 +1,4 @@
-"""`init` at /rpc with --allow-init: models that the orchestrator loads by itself, and leaves."""
+"""`init` at /rpc with --allow-init: models that JSON-RPC has loaded here, and leaves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.commands import Command, service, until
-from tests.support.tiny_gguf import Shape, Vocabulary, write_model
+from tests.support.commands import Command, outrider_json, service, until
+from tests.support.tiny_gguf import Shape, write_model
 
 ENDLESS = {"prompt": "for line in", "n_predict": 100000, "ignore_eos": True, "context_shift": True}
 SMALL = ("--threads", "1", "--ctx", "256")
@@ -29,7 +29,6 @@ class Files:
     configured: Path
     other: Path
     other_draft: Path
-    strange: Path
     broken: Path
 
 
@@ -43,19 +42,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         configured=write_model(folder / "configured.gguf", shape=shape),
         other=write_model(folder / "other.gguf", shape=shape, seed=2),
         other_draft=write_model(folder / "other-draft.gguf", shape=shape, seed=2),
-        strange=write_model(
-            folder / "strange.gguf", shape=shape, vocabulary=Vocabulary(tail_count=160)
-        ),
         broken=broken,
     )
 
 
 class Host:
-    """An orchestrator with --allow-init, and a caller of its /rpc."""
+    """JSON-RPC with --allow-init, and a caller of it; `orchestrator` is the configured one."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, orchestrator: str) -> None:
         self.command = command
-        line = command.wait_for_line("outrider http listening on ")
+        self.orchestrator = orchestrator
+        line = command.wait_for_line("outrider jsonrpc listening on ")
         self.url = "http://" + line.split()[-1]
         self._client = httpx.Client(timeout=60)
 
@@ -99,17 +96,10 @@ class Host:
 
 
 @contextmanager
-def hosting(*options: str) -> Iterator[Host]:
-    """Run an orchestrator, and leave nothing behind."""
-    common = (
-        "--listen",
-        "127.0.0.1:0",
-        "--http",
-        "127.0.0.1:0",
-        "--allow-init",
-        "--same-vocabulary",
-    )
-    host = Host(Command("orchestrator", *common, *options))
+def hosting(orchestrator: str, *options: str) -> Iterator[Host]:
+    """Run JSON-RPC, and leave nothing behind."""
+    words = ("--listen", "127.0.0.1:0", "--orchestrator", orchestrator, "--allow-init")
+    host = Host(Command("jsonrpc", *words, *options), orchestrator)
     try:
         yield host
     finally:
@@ -117,16 +107,19 @@ def hosting(*options: str) -> Iterator[Host]:
 
 
 @pytest.fixture(scope="module")
-def target(files: Files) -> Iterator[str]:
-    """A target started by hand; its address."""
-    with service("target", "--model", str(files.configured), *SMALL) as address:
+def orchestrator(files: Files) -> Iterator[str]:
+    """The address of an orchestrator with a target that were started by hand."""
+    with (
+        service("target", "--model", str(files.configured), *SMALL) as target,
+        service("orchestrator", "--target", target, "--no-draft") as address,
+    ):
         yield address
 
 
 @pytest.fixture
-def host(target: str) -> Iterator[Host]:
-    """An orchestrator whose configured pair is ready."""
-    with hosting("--target", target, "--no-draft") as host:
+def host(orchestrator: str) -> Iterator[Host]:
+    """JSON-RPC whose configured pair is ready."""
+    with hosting(orchestrator) as host:
         until(lambda: host.is_ready("configured"))
         yield host
 
@@ -135,7 +128,7 @@ def test_another_pair_is_loaded_used_and_left_for_the_configured_one(host: Host,
     before = host.complete()
     loaded = host.call("init", host.init(files.other, files.other_draft))
     assert loaded == {"init_success": 1, "model_alias": "other", "model": "other"}
-    assert host.children().keys() == {"target", "draft"}
+    assert host.children().keys() == {"target", "draft", "orchestrator"}
     answer = host.complete(speculative={"policy": "fixed", "n_max": 4})
     assert answer["model"] == "other" and answer["content"] != before["content"]
     assert answer["accepted"] > 0 and answer["generation_settings"]["n_ctx"] == 253
@@ -162,7 +155,7 @@ def test_a_command_line_says_how_to_load(host: Host, files: Files):
     # Another way to load it is another init.
     assert host.call("init", host.init(files.other))["model"] == "other"
     assert host.complete()["generation_settings"]["n_ctx"] == 253
-    until(lambda: len(host.children()) == 1)
+    until(lambda: len(host.children()) == 2)
 
 
 def test_init_async_answers_at_once_and_the_old_pair_serves_until_the_new_one_does(
@@ -215,8 +208,6 @@ def test_a_pair_that_cannot_be_used_is_refused_with_its_own_words(host: Host, fi
 
     error = host.refusal("init", host.init(files.other, files.broken))
     assert error["message"] == f"draft: model: {files.broken} is not a GGUF file"
-    error = host.refusal("init", host.init(files.other, files.strange))
-    assert error["data"]["reason"] == "VOCABULARY_MISMATCH"
     error = host.refusal("init", host.init(files.other, n_ctx=16))
     assert error["message"] == "target: ctx: must be at least 32 tokens, not 16"
     assert host.call("init_async", host.init(files.broken))["init_success"] == 0
@@ -249,15 +240,15 @@ def test_what_is_wrong_is_refused_by_name_and_starts_nothing(
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Host]:
-    """An orchestrator whose configured services are not there."""
-    with hosting("--target", "127.0.0.1:9") as host:
+    """JSON-RPC whose configured orchestrator is not there."""
+    with hosting("127.0.0.1:9") as host:
         yield host
 
 
 def test_a_web_page_may_not_call_unless_it_is_named(bare: Host):
     refused = bare.send("init", {"model": "x.gguf"}, Origin="https://evil.example")
-    assert refused.status_code == 403 and "--http-cors" in refused.text
-    with hosting("--target", "127.0.0.1:9", "--http-cors", "https://mine.example") as host:
+    assert refused.status_code == 403 and "--cors" in refused.text
+    with hosting("127.0.0.1:9", "--cors", "https://mine.example") as host:
         answer = host.send("poll_system_status", Origin="https://mine.example").json()
         assert answer["result"]["init_success"] == 0
 
@@ -267,7 +258,7 @@ def test_a_model_is_loaded_where_no_service_was_there(bare: Host, files: Files):
     assert bare.complete()["model"] == "other"
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("role", ["target", "draft", "orchestrator"])
 def test_a_service_that_is_killed_is_a_lost_one_and_init_starts_it_again(
     host: Host, files: Files, role: str
 ):
@@ -275,35 +266,49 @@ def test_a_service_that_is_killed_is_a_lost_one_and_init_starts_it_again(
     host.call("init", wanted)
     first = host.children()
     first[role].kill()
-    if role == "target":
+    if role != "draft":
         until(lambda: host.status()["init_success"] == 0)
-    until(lambda: _state(host, role) != "PEER_STATE_READY")
-    assert host.call("init", wanted)["init_success"] == 1
+
+    def is_started_again() -> bool:  # once its loss was seen
+        assert host.call("init", wanted)["init_success"] == 1
+        return {*host.children().values()}.isdisjoint(first.values())
+
+    until(is_started_again)
     assert host.complete()["model"] == "other"
-    until(lambda: {*host.children().values()}.isdisjoint(first.values()))
 
 
-def _state(host: Host, role: str) -> str:
-    peers = httpx.get(f"{host.url}/status").json()["peers"]
-    return next(str(peer["state"]) for peer in peers if peer["role"] == role)
-
-
-def test_what_is_under_way_ends_when_another_pair_takes_over(host: Host, files: Files):
+def test_jobs_end_when_another_pair_takes_the_place_of_theirs(host: Host, files: Files):
+    host.call("init", host.init(files.other))
     job = host.call("async_completion_init", ENDLESS)["job_id"]
-    streamed = {**ENDLESS, "stream": True}
-    with httpx.stream("POST", f"{host.url}/completion", json=streamed, timeout=60) as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        host.call("init", host.init(files.other))
-        rest = "\n".join(lines)
-    assert "is no longer used" in rest
+    until(lambda: host.call("async_completion_poll", {"job_id": job})["completion_updates"])
+    assert host.call("init", {"model": "configured"})["model"] == "configured"
     updates = host.call("async_completion_poll", {"job_id": job})
-    assert updates["finished"] and updates["completion_updates"][-1]["cancelled"]
-    assert host.complete()["model"] == "other"
+    [last] = updates["completion_updates"]
+    assert updates["finished"] and last["cancelled"] and last["model"] == "other"
+    again = host.call("async_completion_poll", {"job_id": job})
+    assert again == {"success": True, "completion_updates": [], "finished": True}
+
+
+def test_jobs_of_the_configured_orchestrator_and_its_other_callers_continue(
+    host: Host, files: Files
+):
+    words = ("--orchestrator", host.orchestrator, "--prompt", "for line in", "--n-predict", "4")
+    job = host.call("async_completion_init", {"prompt": "for line in", "n_predict": 200})["job_id"]
+    host.call("init", host.init(files.other))
+    assert outrider_json("generate", *words, "--json")["token_ids"]
+    updates: list[Any] = []
+
+    def is_over() -> bool:
+        polled = host.call("async_completion_poll", {"job_id": job})
+        updates.extend(polled["completion_updates"])
+        return bool(polled["finished"])
+
+    until(is_over)
+    assert updates[-1]["model"] == "configured" and not updates[-1].get("cancelled")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_no_service_outlives_the_orchestrator(host: Host, files: Files, number: signal.Signals):
+def test_no_service_outlives_json_rpc(host: Host, files: Files, number: signal.Signals):
     host.call("init", host.init(files.other, files.other_draft))
     host.command.process.send_signal(number)
     code = host.command.process.wait(60)
@@ -312,7 +317,7 @@ def test_no_service_outlives_the_orchestrator(host: Host, files: Files, number: 
 
 
 @pytest.mark.parametrize("stop", [psutil.Process.terminate, psutil.Process.kill])
-def test_no_service_that_loads_outlives_the_orchestrator(
+def test_no_service_that_loads_outlives_json_rpc(
     host: Host, files: Files, stop: Callable[[psutil.Process], None]
 ):
     host.call("init_async", host.init(files.other, files.other_draft))
@@ -320,18 +325,3 @@ def test_no_service_that_loads_outlives_the_orchestrator(
     stop(psutil.Process(host.command.process.pid))
     host.command.process.wait(60)
     until(lambda: not host.children())
-
-
-def test_up_passes_it_on_and_ends_with_all_of_them(files: Files):
-    words = ("--model", str(files.configured), "--no-draft", *SMALL, "--listen", "127.0.0.1:0")
-    command = Command("up", *words, "--http", "127.0.0.1:0", "--allow-init")
-    try:
-        url = command.wait_for_line("open: ").split()[1]
-        wanted = {"model": str(files.other), "n_threads": 1, "n_ctx": 256}
-        asked = {"jsonrpc": "2.0", "id": 1, "method": "init", "params": wanted}
-        answer = httpx.post(f"{url}rpc", json=asked, timeout=60)
-        assert answer.json()["result"]["model"] == "other"
-        command.process.kill()
-        until(lambda: not command.services())
-    finally:
-        command.kill_all()

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.jsonrpc.protocol import (
+from outrider import errors
+from outrider.errors import EngineBusy, InvalidRequest, OutriderError, PromptTooLong
+from outrider_jsonrpc.protocol import (
     CODES,
     MAX_BATCH,
     MAX_DEPTH,
@@ -21,9 +23,7 @@ from gateway.jsonrpc.protocol import (
     answer,
     one_object,
 )
-from gateway.options import SpeculativeFields
-from outrider import errors
-from outrider.errors import EngineBusy, InvalidRequest, OutriderError, PromptTooLong
+from outrider_jsonrpc.shapes import SPECULATIVE
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 
@@ -623,5 +623,5 @@ def test_a_batch_is_answered_as_its_calls_are_alone(calls: Any) -> None:
 def test_the_page_names_every_option_of_speculation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "json-rpc.md").read_text(encoding="utf-8")
     [row] = [line for line in page.splitlines() if line.startswith("| `speculative` |")]
-    assert [name for name in SpeculativeFields.model_fields if f"`{name}`" not in row] == []
+    assert [name for name in SPECULATIVE if f"`{name}`" not in row] == []
     assert "\n| `prediction` |" in page

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.config import HttpConfig
-from gateway.server import HttpServer
 from tests.support.gated import load_gated
+from tests.support.json_rpc import json_rpc
 from tests.support.services import (
     PATIENCE,
     TARGET,
@@ -41,16 +38,19 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Caller:
     """Calls methods by a name, and keeps what a job has brought."""
 
-    def __init__(self, address: str, name: str = "tests") -> None:
+    def __init__(self, url: str, name: str = "tests") -> None:
         self.updates: list[dict[str, Any]] = []
         self.is_over = False
-        self._url = f"http://{address}/rpc"
+        self._url = f"{url}/rpc"
         self._headers = {"Outrider-Client": name}
 
-    async def call(self, method: str, **params: Any) -> Any:
+    async def answer(self, method: str, **params: Any) -> Any:
         asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
-            answer = (await client.post(self._url, json=asked, headers=self._headers)).json()
+            return (await client.post(self._url, json=asked, headers=self._headers)).json()
+
+    async def call(self, method: str, **params: Any) -> Any:
+        answer = await self.answer(method, **params)
         assert "error" not in answer, answer
         return answer["result"]
 
@@ -70,66 +70,61 @@ class Caller:
         return {key: value for key, value in self.updates[-1].items() if key != "timings"}
 
 
-@asynccontextmanager
-async def serving(target_address: str, state: Path) -> AsyncIterator[str]:
-    """Yield the address of a gateway over a new orchestrator."""
-    orchestrator = OrchestratorProcess(target_address, state=state)
-    async with running(orchestrator):
+def orchestrator_of(target_address: str, state: Path) -> OrchestratorProcess:
+    return OrchestratorProcess(target_address, state=state)
+
+
+async def test_a_job_is_polled_on_after_a_restart_of_the_orchestrator(
+    tmp_path: Path, model_path: Path
+) -> None:
+    async with (
+        running(ModelProcess(TARGET, lambda: load_gated(model_path))) as service,
+        running(orchestrator_of(service.address, tmp_path)) as orchestrator,
+        json_rpc(orchestrator.address) as url,
+    ):
         await orchestrator.until_ready()
-        server = HttpServer(HttpConfig(listen="127.0.0.1:0"), orchestrator.orchestrator)
-        await server.start()
-        try:
-            yield server.address
-        finally:
-            await server.stop()
-
-
-async def test_a_job_is_polled_on_after_a_restart(tmp_path: Path, model_path: Path) -> None:
-    async with running(ModelProcess(TARGET, lambda: load_gated(model_path))) as service:
-        async with serving(service.address, tmp_path) as address:
-            whole = Caller(address)
-            await whole.call("async_completion_init", **PARAMS)
-            await eventually(whole.poll)
-        await service.restart()
+        whole = Caller(url)
+        await whole.call("async_completion_init", **PARAMS)
+        await eventually(whole.poll)
         gate = Gate(service.model, passes=12)
-        async with serving(service.address, tmp_path) as address:
-            caller = Caller(address)
-            job_id = (await caller.call("async_completion_init", **PARAMS))["job_id"]
-            await gate.reached()
+        caller = Caller(url)
+        job_id = (await caller.call("async_completion_init", **PARAMS))["job_id"]
+        await gate.reached()
 
-            async def has_begun() -> bool:
-                await caller.poll()
-                return len(caller.text) > 0
+        async def has_begun() -> bool:
+            await caller.poll()
+            return len(caller.text) > 0
 
-            await eventually(has_begun)
-            assert not caller.is_over
+        await eventually(has_begun)
+        assert not caller.is_over
+        await orchestrator.close()
         await gate.open()
-        async with serving(service.address, tmp_path) as address:
-            again = Caller(address)
-            again.updates = caller.updates
-            await eventually(again.poll)
-            assert again.text == whole.text
-            assert again.end() == whole.end()
-            other = Caller(address, "another")
-            assert await other.poll(job_id=job_id)
-            assert not other.updates, "all of it was taken"
-        # And after another restart its end is still there.
-        async with serving(service.address, tmp_path) as address:
-            caller = Caller(address)
-            assert await caller.poll()
-            assert not caller.updates
-            await caller.call("deinit")
+        refused = await caller.answer("async_completion_poll")
+        assert refused["error"]["code"] == -32002
+        await orchestrator.start()
+        await orchestrator.until_ready()
+        await eventually(caller.poll)
+        assert caller.text == whole.text
+        assert caller.end() == whole.end()
+        other = Caller(url, "another")
+        assert await other.poll(job_id=job_id)
+        assert not other.updates, "all of it was taken"
 
 
 async def test_a_job_of_before_is_cancelled_and_ends(tmp_path: Path, model_path: Path) -> None:
-    async with running(ModelProcess(TARGET, lambda: load_gated(model_path))) as service:
+    async with (
+        running(ModelProcess(TARGET, lambda: load_gated(model_path))) as service,
+        running(orchestrator_of(service.address, tmp_path)) as orchestrator,
+        json_rpc(orchestrator.address) as url,
+    ):
+        await orchestrator.until_ready()
         gate = Gate(service.model, passes=6)
-        async with serving(service.address, tmp_path) as address:
-            await Caller(address).call("async_completion_init", **PARAMS)
-            await gate.reached()
-        async with serving(service.address, tmp_path) as address:
-            caller = Caller(address)
-            await caller.call("async_completion_cancel")
-            await gate.open()
-            await eventually(caller.poll)
-            assert caller.end()["cancelled"] is True
+        caller = Caller(url)
+        await caller.call("async_completion_init", **PARAMS)
+        await gate.reached()
+        await orchestrator.close()
+        await orchestrator.start()
+        await caller.call("async_completion_cancel")
+        await gate.open()
+        await eventually(caller.poll)
+        assert caller.end()["cancelled"] is True

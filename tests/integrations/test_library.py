@@ -14,10 +14,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.config import HttpConfig
-from gateway.server import HttpServer
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
+from tests.support.json_rpc import json_rpc
 from tests.support.sampling_table import LETTERS
 from tests.support.services import (
     DRAFT,
@@ -70,7 +69,7 @@ def load(path: Path) -> LlamaModel:
 
 
 class Server:
-    """A gateway, the services behind it, and a caller."""
+    """JSON-RPC, the services behind it, and a caller."""
 
     def __init__(
         self, client: httpx.AsyncClient, target: ModelProcess, draft: ModelProcess
@@ -118,11 +117,11 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
         running(OrchestratorProcess(target.address, draft.address)) as orchestrator,
     ):
         await orchestrator.until_ready()
-        gateway = HttpServer(HttpConfig(listen="127.0.0.1:0"), orchestrator.orchestrator)
-        await gateway.start()
-        async with httpx.AsyncClient(base_url=f"http://{gateway.address}", timeout=60) as client:
+        async with (
+            json_rpc(orchestrator.address) as url,
+            httpx.AsyncClient(base_url=url, timeout=60) as client,
+        ):
             yield Server(client, target, draft)
-        await gateway.stop()
 
 
 # the system
@@ -405,7 +404,7 @@ async def test_debug_logs_the_texts_of_that_request_alone(
     def logged() -> str:
         return json.dumps([getattr(each, "fields", {}) for each in caplog.records])
 
-    with caplog.at_level(logging.INFO, "outrider.orchestrator"):
+    with caplog.at_level(logging.INFO, "outrider.jsonrpc"):
         await server.call("get_completion", {"prompt": "a canary sings", "n_predict": 2})
         assert "canary" not in logged()
         debug = {"prompt": "a canary sings", "n_predict": 2, "__debug": True}
@@ -417,7 +416,7 @@ async def test_debug_logs_the_whole_text_of_a_job_once_it_is_taken(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = {"prompt": PROMPT, "n_predict": 24, "seed": 6}
-    with caplog.at_level(logging.INFO, "outrider.orchestrator"):
+    with caplog.at_level(logging.INFO, "outrider.jsonrpc"):
         for debug in (False, True):
             started = await server.call("async_completion_init", asked | {"__debug": debug})
             updates = await server.drain(started["job_id"])
