@@ -295,7 +295,7 @@ def test_jobs_of_the_configured_orchestrator_and_its_other_callers_continue(
     words = ("--orchestrator", host.orchestrator, "--prompt", "for line in", "--n-predict", "4")
     job = host.call("async_completion_init", {"prompt": "for line in", "n_predict": 200})["job_id"]
     host.call("init", host.init(files.other))
-    assert outrider_json("generate", *words, "--json")["token_ids"]
+    assert outrider_json(*words)["token_ids"]
     updates: list[Any] = []
 
     def is_over() -> bool:
