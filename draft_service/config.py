@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig
@@ -19,8 +18,6 @@ class DraftConfig:
     server: ServerConfig
     model: ModelConfig | None = None  # none: the drafters below draft alone
     drafters: tuple[str, ...] = ()  # local sources that draft before the model
-    llama_server: str = ""  # URL of a llama-server that drafts in place of a model
-    llama_server_key: Path | None = None  # a file with its API key
     alias: str = ""  # the name that others see where there is no model
     nice: int = 0  # the same as the model's, where there is none
     join: str = ""  # HOST:PORT of an orchestrator to dial; empty: wait to be dialled
@@ -29,11 +26,7 @@ class DraftConfig:
     tail: float = 0.005  # mass a sent distribution may drop; costs as much acceptance
 
     def __post_init__(self) -> None:
-        if self.llama_server and (self.model is not None or self.drafters):
-            raise InvalidConfig("llama-server", "drafts alone: leave out --model and --drafters")
-        if self.llama_server_key is not None and not self.llama_server:
-            raise InvalidConfig("llama-server-key-file", "goes with --llama-server")
-        if self.model is None and not self.drafters and not self.llama_server:
+        if self.model is None and not self.drafters:
             raise InvalidConfig("model", "name one, or draft without it by --drafters lookup")
         if self.join:
             read_address("join", self.join)

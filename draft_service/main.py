@@ -9,7 +9,6 @@ from typing import Any
 
 from draft_service.config import DraftConfig
 from draft_service.joining import Joiner, Joining
-from draft_service.llama_server.main import run as run_llama_server
 from draft_service.lookup import LookupServicer
 from draft_service.servicer import DraftServicer
 from outrider import logs
@@ -24,9 +23,6 @@ from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_serve
 
 async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> None:
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
-    if config.llama_server:
-        await run_llama_server(config)
-        return
     join = Joining(config.join, config.join_security).stay if config.join else None
     if config.model is None:
         await _run_lookup(config, join)

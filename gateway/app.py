@@ -16,12 +16,10 @@ import outrider
 from gateway import anthropic, llama_server, page
 from gateway.access import RequestScopes
 from gateway.answers_kept import KeptAnswers
-from gateway.bodies import LARGE_BYTES, JsonRoute, beside
+from gateway.bodies import JsonRoute
 from gateway.config import HttpConfig
 from gateway.errors import Failure
-from gateway.gateway import ANTHROPIC, JSON_RPC, LLAMA, OPENAI, Dialect, Gateway
-from gateway.jsonrpc.methods import Caller, LegacyRpc
-from gateway.jsonrpc.protocol import answer
+from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.middleware import (
     AnyContentType,
@@ -36,8 +34,7 @@ from gateway.repeats import Repeats
 from gateway.rights import Rights
 from gateway.streams import ClientGone, until_gone
 from orchestrator.service import Orchestrator
-from outrider import logs
-from outrider.access import Access, current_caller
+from outrider.access import Access
 from outrider.errors import Draining, OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -66,12 +63,11 @@ class _Nobody:
 def create_app(
     orchestrator: Orchestrator,
     config: HttpConfig,
-    library: LegacyRpc | None = None,
     access: Access | None = None,
 ) -> FastAPI:
     """Return the gateway over an orchestrator, as an ASGI application.
 
-    Without a `library` there are no methods at /rpc, without an `access` anybody may call.
+    Without an `access` anybody may call.
     """
     access = access or Access()
     app = FastAPI(
@@ -88,7 +84,6 @@ def create_app(
     _add_anthropic(app, gateway)
     _add_llama(app, gateway, config)
     _add_ours(app, gateway)
-    _add_rpc(app, library, config, access)
     _add_errors(app)
     app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
     kept = KeptAnswers(config.state) if config.state is not None else None
@@ -258,52 +253,12 @@ def _add_ours(app: FastAPI, gateway: Gateway) -> None:
         return JSONResponse(gateway.status())
 
 
-def _add_rpc(app: FastAPI, library: LegacyRpc | None, config: HttpConfig, access: Access) -> None:
-    def report(method: str, error: Exception) -> str:
-        failure = logs.internal_error("outrider.http", error)
-        return failure.metadata["errorId"]
-
-    @app.post("/rpc", tags=["JSON-RPC"], responses={204: {"description": "Notifications only."}})
-    async def rpc(request: Request) -> Response:
-        """Call the methods of docs/json-rpc.md, by JSON-RPC 2.0."""
-        page = request.headers.get("Origin")
-        if config.allow_init and page is not None and page not in config.cors_origins:
-            # A browser sends here what any page asks it to; it only keeps the answer from it.
-            message = f"with --allow-init, --http-cors must name the web page's origin, {page}"
-            return _refuse(request.url.path, Failure(403, message))
-        address = request.client.host if request.client else ""
-        asking = current_caller()
-        caller = Caller(request.headers.get("Outrider-Client", ""), address, asking.own_name)
-        methods = library.methods(caller) if library else {}
-        body = await request.body()
-
-        def count() -> None:
-            try:
-                access.count_request(asking)
-            except OutriderError as error:
-                access.refused(asking, "a call in a batch", error)
-                raise
-
-        async def work() -> Response:
-            is_large = len(body) > LARGE_BYTES
-            reply = await answer(
-                body, methods, report, count=count, beside=beside if is_large else None
-            )
-            if reply is None:
-                return Response(status_code=204)
-            return Response(reply, media_type="application/json")
-
-        return await _unless_gone(request, work())
-
-
 # --- errors ---
 
 
 def _dialect(path: str) -> Dialect:
     if path.startswith("/v1/messages"):
         return ANTHROPIC
-    if path == "/rpc":
-        return JSON_RPC
     others = ("/chat/completions", "/chat/completions/input_tokens", "/models", "/responses")
     return OPENAI if path.startswith("/v1/") or path in others else LLAMA
 

@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gateway.access import note_route
-from gateway.json_text import parse
 from gateway.options import MOST_DEPTH
+from outrider.json_text import parse
 
 P = ParamSpec("P")
 Item = TypeVar("Item")

@@ -34,7 +34,6 @@ class HttpConfig:
     cors_origins: tuple[str, ...] = ()  # web pages from there may call; none by default
     allowed_hosts: tuple[str, ...] = ()  # names in URLs that may lead here; see `hosts`
     slots: bool = False  # whether /slots lists what is in flight
-    allow_init: bool = False  # whether callers of /rpc may have any file here opened as a model
     body_bytes: int = 4 * 1024 * 1024  # of a request, at most
     body_seconds: float = 60.0  # for all of a body to come; 4 MiB need 0.6 Mbit/s
     stall_seconds: float = 30.0  # a client that takes nothing for so long is cut off

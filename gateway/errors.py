@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.jsonrpc.protocol import CODES, OTHER_CODE
 from outrider.errors import Draining, EngineBusy, InvalidRequest, OutriderError
 
 _STATUSES = {
@@ -149,15 +148,6 @@ def anthropic_body(failure: Failure) -> dict[str, Any]:
     kind = _ANTHROPIC_TYPES.get(failure.status, "api_error")
     error = {"type": kind, "message": message, **_excess(failure)}
     return {"type": "error", "error": error, "request_id": failure.request_id or None}
-
-
-def json_rpc_body(failure: Failure) -> dict[str, Any]:
-    """Return the answer to calls that were refused before they were read."""
-    reason = failure.reason or ("UNAUTHENTICATED" if failure.status == 401 else "")
-    error: dict[str, Any] = {"code": CODES.get(reason, OTHER_CODE), "message": failure.message}
-    if reason:
-        error["data"] = {"reason": reason, "metadata": dict(failure.metadata or {})}
-    return {"jsonrpc": "2.0", "error": error, "id": None}
 
 
 def _excess(failure: Failure) -> dict[str, Any]:

@@ -71,7 +71,6 @@ class Dialect:
 OPENAI = Dialect(errors.openai_body)
 LLAMA = Dialect(errors.llama_body)
 ANTHROPIC = Dialect(errors.anthropic_body, error_event="error")
-JSON_RPC = Dialect(errors.json_rpc_body)
 
 
 def failure_of(error: Exception) -> errors.Failure:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from orchestrator import reloading
 from orchestrator.config import OrchestratorConfig
-from orchestrator.init_models import Launcher
 from orchestrator.names import Name, may_have_records
 from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
@@ -33,18 +32,13 @@ class Gateway(Protocol):
         """Listen no more, and let what is in flight finish for so long."""
 
 
-StartGateway = Callable[[Orchestrator, Launcher], Awaitable[Gateway]]
+StartGateway = Callable[[Orchestrator], Awaitable[Gateway]]
 
 
-async def run(
-    config: OrchestratorConfig,
-    command: Sequence[str],
-    start_gateway: StartGateway | None = None,
-) -> None:
+async def run(config: OrchestratorConfig, start_gateway: StartGateway | None = None) -> None:
     """Serve until SIGTERM; peers may come and go.
 
-    `command` runs any service, without the role: `init` starts models by it. Raises InvalidConfig,
-    and NotFound for a lookup cache.
+    Raises InvalidConfig, and NotFound for a lookup cache.
     """
     pool = make_pool(config)
     access = make_access(config.server.security)
@@ -55,8 +49,7 @@ async def run(
     # Before anything listens: who has had an answer may send a signal.
     server.watch_for_stop(partial(_take, orchestrator, gateways))
     await server.start()
-    launcher = Launcher(orchestrator, partial(make_pool, config), command)
-    gateway = await start_gateway(orchestrator, launcher) if start_gateway else None
+    gateway = await start_gateway(orchestrator) if start_gateway else None
     gateways += [gateway] if gateway is not None else []
     logs.starting("outrider.orchestrator")
     print(f"outrider orchestrator listening on {server.address}", flush=True)
@@ -79,8 +72,7 @@ async def run(
     async def stop() -> None:
         following.cancel()
         await orchestrator.close()
-        await launcher.close()
-        await orchestrator.pool.stop()
+        await pool.stop()
         await orchestrator.texts.stop()
 
     await server.run_until_stopped(stop, drain)

@@ -1,4 +1,4 @@
-"""What an orchestrator does, over every wire: gRPC, HTTP and JSON-RPC all call this."""
+"""What an orchestrator does, over every wire: gRPC and HTTP both call this."""
 
 from __future__ import annotations
 
@@ -68,11 +68,12 @@ class Orchestrator:
         """The drafts that join; None where none is accepted."""
         if config.accept_drafts:
             self.registry = DraftRegistry(config.trust_drafts, config.request_seconds)
-        self._take_up(pool)
-        # Shared with every Completions, that of a later pair too.
+        pool.on_change = self.readiness_changed.set
+        pool.target_seconds = config.target_seconds
+        if self.registry is not None:
+            self.registry.use(pool)
         self._observers: list[Observer] = []
         self._completions = Completions(config, pool, self.texts, self._observers)
-        self._earlier_tokens = 0  # generated with the pairs before this one
         self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
         self._template_key = ("", "", "")  # its source, BOS and EOS
         self._noted_template: ChatTemplate | None = None  # of which a log says what it shows
@@ -85,12 +86,6 @@ class Orchestrator:
             config.job_seconds,
             JobStore(config.state) if config.state is not None else None,
         )
-
-    def _take_up(self, pool: Pool) -> None:
-        pool.on_change = self.readiness_changed.set
-        pool.target_seconds = self.config.target_seconds
-        if self.registry is not None:
-            self.registry.use(pool)
 
     def _job_share(self) -> int:
         return job_share(self.pool.session_count)
@@ -149,10 +144,9 @@ class Orchestrator:
         self,
         request: messages.SubmitGenerationRequest,
         caller: str = "",
-        note: str = "",
         credentials: bytes = b"",
     ) -> messages.SubmitGenerationResponse:
-        """Start a job of a caller; `note` is kept with it.
+        """Start a job of a caller.
 
         Who has a token of their own is known by its name. With a key it is the job that was started
         with it, by who showed the same `credentials`.
@@ -161,7 +155,7 @@ class Orchestrator:
         if request.idempotency_key:
             key = name_of(check_key("idempotency_key", request.idempotency_key), [credentials])
         job_id, started = await self._jobs.submit(
-            request.request, owner or caller, note, owner, key
+            request.request, owner or caller, owner=owner, key=key
         )
         return messages.SubmitGenerationResponse(job_id=job_id, started=started)
 
@@ -180,31 +174,11 @@ class Orchestrator:
         await self._jobs.cancel(request.job_id)
         return messages.CancelGenerationResponse()
 
-    def job_notes(self) -> dict[str, str]:
-        """Return what was noted with the jobs that there are, by id."""
-        return self._jobs.notes()
-
-    async def recall_job(
-        self, job_id: str
-    ) -> tuple[messages.GenerationStarted, list[messages.GenerateResponse]]:
-        """Return how a job began, and what of it was taken, where it is kept on disk."""
-        self._check_owner(job_id)
-        return await self._jobs.recall(job_id)
-
-    async def take_job(self, job_id: str, cursor: int) -> None:
-        """Note that a caller has what a job brought before a cursor."""
-        self._check_owner(job_id)
-        await self._jobs.take(job_id, cursor)
-
     def _check_owner(self, job_id: str) -> None:
         """Raise NotFound for a job of another token, as for one that there is not."""
         caller = current_caller()
         if self._jobs.owner(job_id) != caller.own_name and not caller.grant.allows(Right.OPERATOR):
             raise unknown_job(job_id)
-
-    def knows_job(self, job_id: str) -> bool:
-        """Return whether a job runs, or its results are kept."""
-        return job_id in self._jobs
 
     def reconfigure(self, config: OrchestratorConfig) -> None:
         """Go by other limits from now on; what is in flight keeps what it began with."""
@@ -220,19 +194,6 @@ class Orchestrator:
     async def close(self) -> None:
         """End all jobs, but for those that outlive the process."""
         await self._jobs.close()
-
-    async def use(self, pool: Pool) -> None:
-        """Put another pair, which is watched already, in the place of this one, and stop this one.
-
-        Jobs end as if they were cancelled, everything else that is in flight with PeerUnavailable.
-        """
-        before, self.pool = self.pool, pool
-        self._take_up(pool)
-        self.readiness_changed.set()
-        self._earlier_tokens += self._completions.token_count
-        self._completions = Completions(self.config, pool, self.texts, self._observers)
-        await self._jobs.end_all()
-        await before.stop()
 
     async def tokenize(
         self, request: messages.TokenizeTextRequest
@@ -376,7 +337,7 @@ class Orchestrator:
             job_count=len(self._jobs),
             draining=self.draining,
             refused_drafts=self._refused_drafts(),
-            generated_token_count=self._earlier_tokens + self._completions.token_count,
+            generated_token_count=self._completions.token_count,
             generations=self._generations(),
             text_sources=self._text_sources(),
         )

@@ -22,7 +22,7 @@ class Limits:
 
     generations: int | None = None  # completions in flight, of streams and of jobs
     tokens_per_minute: int | None = None  # of prompts and texts
-    requests_per_minute: int | None = None  # calls, HTTP requests, parts of a JSON-RPC batch
+    requests_per_minute: int | None = None  # calls, HTTP requests
 
 
 NO_LIMITS = Limits()

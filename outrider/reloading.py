@@ -31,7 +31,6 @@ _NAMES = {
     "http_tls_client_ca": "tls-client-ca",
     "http_cors_origins": "http-cors",
     "http_allowed_hosts": "http-hosts",
-    "http_allow_init": "allow-init",
     "http_body_bytes": "http-body-limit",
     "http_idle_seconds": "http-keep-alive",
     "http_stall_seconds": "stall-timeout",

@@ -39,7 +39,7 @@ COMMON: dict[str, dict[str, Sequence[str]]] = {
         "Serving": (*_LISTENING, "tls-cert", "tls-key"),
     },
     "draft": {
-        "Models": ("model", "drafters", "llama-server"),
+        "Models": ("model", "drafters"),
         "Memory and threads": ("n-gpu-layers", "ctx", "sessions", "threads"),
         "Joining": ("join", "token-file", "tls-ca"),
         "Serving": ("listen", "allow-remote"),

@@ -215,13 +215,6 @@ class HttpOptions:
         ),
     ] = ""
     http_slots: Annotated[bool, typer.Option("--http-slots", help="Serve /slots.")] = False
-    allow_init: Annotated[
-        bool,
-        typer.Option(
-            "--allow-init",
-            help="Let init at /rpc load models here: a caller may name any file of this machine.",
-        ),
-    ] = False
     http_body_limit: Annotated[
         int, typer.Option(metavar="BYTES", help="Of a request's body, at most.")
     ] = 4 * 1024 * 1024
@@ -251,7 +244,6 @@ class HttpOptions:
             cors_origins=_split(self.http_cors),
             allowed_hosts=_split(self.http_hosts.lower()),
             slots=self.http_slots,
-            allow_init=self.allow_init,
             body_bytes=self.http_body_limit,
             idle_seconds=self.http_keep_alive,
             stall_seconds=server.stall_timeout,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any, Self
 
 import grpc
@@ -70,20 +71,29 @@ class OutriderClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def with_metadata(self, metadata: Mapping[str, str]) -> OutriderClient:
+        """Return this client with other metadata of its calls, such as the token of its caller.
+
+        Both use one connection, which `close` of either closes.
+        """
+        other, pairs = copy(self), tuple(metadata.items())
+        other._metadata = lambda: pairs
+        return other
+
     async def close(self) -> None:
         """Close the channel; generations in flight end."""
         await self._channel.close()
 
     async def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int | str],
         options: GenerateOptions | None = None,
         timeout_seconds: float | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Yield one Started, any number of Delta and one Finished.
 
-        `prompt` is text, or token ids of the target's vocabulary. Closing
-        this iterator stops the work at both models. Raises CallFailed, or
+        `prompt` is text, token ids of the target's vocabulary, or both in turn.
+        Closing this iterator stops the work at both models. Raises CallFailed, or
         InvalidRequest for what need not be sent to be refused.
         """
         request = write_request(prompt, options or GenerateOptions())
@@ -99,7 +109,7 @@ class OutriderClient:
 
     async def submit(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int | str],
         options: GenerateOptions | None = None,
         idempotency_key: str = "",
     ) -> tuple[str, Started]:

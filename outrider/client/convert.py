@@ -46,7 +46,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 
-def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
+def write_request(prompt: str | Sequence[int | str], options: GenerateOptions) -> Any:
     """Return the message that asks for a generation."""
     request = messages.GenerateRequest(
         sampling=wire.write_sampling(options.sampling),
@@ -79,9 +79,17 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
         request.sampling.logit_biases.append(common.LogitBias(bias=bias, **named))
     if isinstance(prompt, str):
         request.prompt_text = check_text("prompt", prompt)
-    else:
-        ids = wire.read_ids("prompt", prompt, INT32_MAX)
-        request.prompt_tokens.token_ids.extend(ids)
+        return request
+    ids = [part for part in prompt if not isinstance(part, str)]
+    read = iter(wire.read_ids("prompt", ids, INT32_MAX))
+    if len(ids) == len(prompt):
+        request.prompt_tokens.token_ids.extend(read)
+        return request
+    for part in prompt:
+        if isinstance(part, str):
+            request.prompt_parts.parts.add(text=check_text("prompt", part))
+        else:
+            request.prompt_parts.parts.add(token_id=next(read))
     return request
 
 
@@ -145,7 +153,9 @@ def read_polled(response: messages.PollGenerationResponse) -> Polled:
     """Return what a job has brought."""
     failure = None
     if response.HasField("error"):
-        failure = JobFailure(response.error.reason, response.error.message)
+        failure = JobFailure(
+            response.error.reason, response.error.message, dict(response.error.metadata)
+        )
     events = tuple(read_event(each) for each in response.responses)
     return Polled(events, response.next_cursor, response.finished, failure)
 
@@ -156,6 +166,7 @@ def read_started(message: messages.GenerationStarted) -> Started:
         Started,
         message,
         acceptance=wire.RULES.read(message.acceptance_rule),
+        sampling=wire.read_sampling(message.sampling),
         prompt_logprobs=tuple(_read_logprob(each) for each in message.prompt_logprobs),
     )
 
@@ -164,7 +175,9 @@ def _read_delta(message: messages.GenerationDelta, choice: int) -> Delta:
     return Delta(
         tuple(message.token_ids),
         tuple(_read_origin(value) for value in message.origins),
-        tuple(Piece(piece.text, _read_origin(piece.origin)) for piece in message.pieces),
+        tuple(
+            Piece(piece.text, _read_origin(piece.origin), piece.control) for piece in message.pieces
+        ),
         _read_report(message.report) if message.HasField("report") else None,
         tuple(_read_logprob(each) for each in message.logprobs),
         choice,
@@ -249,6 +262,7 @@ def _read_model(message: common.GetModelResponse) -> Model:
         Model,
         message,
         name=message.model_name,
+        vocabulary_token_count=message.vocabulary.token_count,
         numerics_profile=_PROFILES.get(message.numerics_profile, "unspecified"),
         has_chat_template=bool(message.chat_template),
         identity=message.identity.hex(),

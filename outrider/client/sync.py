@@ -55,7 +55,7 @@ class Client:
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int | str],
         options: GenerateOptions | None = None,
         timeout_seconds: float | None = None,
     ) -> Iterator[Event]:
@@ -69,7 +69,7 @@ class Client:
 
     def submit(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int | str],
         options: GenerateOptions | None = None,
         idempotency_key: str = "",
     ) -> tuple[str, Started]:

@@ -107,6 +107,7 @@ class Piece:
 
     text: str
     origin: Origin
+    control: bool = False  # the text is the name of a control token
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,8 @@ class Started:
     cached_token_count: int = 0  # of the prompt; jobs report it
     truncated: bool = False  # the middle of the prompt was dropped
     context_token_count: int = 0
+    model_name: str = ""
+    sampling: SamplingParameters = field(default_factory=SamplingParameters)  # that is used
     prompt_logprobs: tuple[Logprob, ...] = ()  # if they were asked for; the first says nothing
     untruncated_token_count: int = 0  # of the prompt, with what was dropped
 
@@ -338,6 +341,7 @@ class JobFailure:
 
     reason: str
     message: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +388,7 @@ class Model:
     thread_count: int
     numerics_profile: str  # "exact", "native" or "unspecified"
     load_seconds: float
+    vocabulary_token_count: int = 0
     has_chat_template: bool = False  # in its file
     identity: str = ""  # 64 hexadecimal digits: equal for equal weights and settings
     plain_costs: PlainCosts = PlainCosts()

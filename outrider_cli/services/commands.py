@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from outrider_cli import COMMAND, rereading
+from outrider_cli import rereading
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     HttpOptions,
@@ -25,7 +25,6 @@ from outrider_cli.options import (
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
     from gateway.server import HttpServer
-    from orchestrator.init_models import Launcher
     from orchestrator.main import StartGateway
     from orchestrator.service import Orchestrator
     from outrider.rpc.security import ClientSecurity
@@ -73,6 +72,22 @@ OwnDraftModel = Annotated[
     Path | None,
     typer.Option(metavar="GGUF", help="A small model that drafts in the target's own process."),
 ]
+DraftListen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where to listen; port 0: any.",
+        show_default=f"{DRAFT_ADDRESS}; with --join nowhere",
+    ),
+]
+Join = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Dial this orchestrator and draft for it, from wherever this is.",
+    ),
+]
+JoinCa = Annotated[Path | None, typer.Option(metavar="PEM", help="Reach it by TLS; trust this.")]
 Drafters = Annotated[
     str,
     typer.Option(
@@ -115,45 +130,22 @@ def target(
         model=engine.config(model),
         draft=own.config(draft_model) if draft_model is not None else None,
     )
-    _serve("target", config, run)
+    serve("target", config, run)
 
 
 @spread
 def draft(
     model: DraftModelPath = None,
     drafters: Drafters = "",
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where to listen; port 0: any.",
-            show_default=f"{DRAFT_ADDRESS}; with --join nowhere",
-        ),
-    ] = None,
-    join: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Dial this orchestrator and draft for it, from wherever this is.",
-        ),
-    ] = "",
-    tls_ca: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Reach it by TLS; trust this.")
-    ] = None,
-    llama_server: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Draft with a running llama-server in place of a model."),
-    ] = "",
-    llama_server_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its --api-key, where it wants one.")
-    ] = None,
+    listen: DraftListen = None,
+    join: Join = "",
+    tls_ca: JoinCa = None,
     engine: ModelOptions = ModelOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
     """Run a draft service: a small model that guesses ahead.
 
     With --drafters lookup and without --model it drafts for any target from what is in its texts.
-    With --llama-server http://HOST:PORT a llama-server does, as it is; --model is then its own.
     With --join it shows its own token and certificate to the orchestrator.
     """
     from draft_service.config import DraftConfig
@@ -166,17 +158,15 @@ def draft(
         server=server.config(listen),
         model=engine.config(model) if model is not None else None,
         drafters=read_names(drafters),
-        llama_server=llama_server,
-        llama_server_key=llama_server_key_file,
         alias=engine.alias,
         nice=engine.nice,
         join=join,
-        join_security=_shown(server, tls_ca),
+        join_security=shown(server, tls_ca),
     )
-    _serve("draft", config, run)
+    serve("draft", config, run)
 
 
-def _shown(
+def shown(
     server: ServerOptions, tls_ca: Path | None, token_file: Path | None = None
 ) -> ClientSecurity:
     """Return what a service shows to those that it dials: a token of theirs, else its own."""
@@ -235,7 +225,7 @@ def orchestrator(
     wanted = http.config(server)
     config = OrchestratorConfig(
         server=server.config(listen),
-        peer_security=_shown(server, tls_ca, peer_token_file),
+        peer_security=shown(server, tls_ca, peer_token_file),
         targets=tuple(filter(None, target)),
         drafts=() if no_draft else tuple(filter(None, draft)),
         speculation=Speculation(**drafting.known()),
@@ -251,7 +241,7 @@ def orchestrator(
         **joining.config(server),
         **sharing.config(),
     )
-    _serve("orchestrator", config, lambda its: run(its, COMMAND, _gateway(wanted, state)))
+    serve("orchestrator", config, lambda its: run(its, _gateway(wanted, state)))
 
 
 def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | None:
@@ -261,9 +251,8 @@ def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | No
     config = replace(wanted, state=state)
     from gateway.server import HttpServer
 
-    async def start(orchestrator: Orchestrator, launcher: Launcher) -> HttpServer:
-        allowed = launcher if config.allow_init else None
-        server = HttpServer(config, orchestrator, allowed, orchestrator.access)
+    async def start(orchestrator: Orchestrator) -> HttpServer:
+        server = HttpServer(config, orchestrator, orchestrator.access)
         await server.start()
         return server
 
@@ -292,7 +281,7 @@ def read_template(path: Path | None) -> str:
     return text
 
 
-def _serve(role: str, config: Made, run: Callable[[Made], Coroutine[Any, Any, None]]) -> None:
+def serve(role: str, config: Made, run: Callable[[Made], Coroutine[Any, Any, None]]) -> None:
     """Run a service to its end, with logs on stderr, and traces where they are wanted.
 
     Its settings are read again on SIGHUP.

@@ -224,15 +224,12 @@ class Matrix:
     async def _expected(self, world: World, asked: Asked, over_http: bool, cell: Cell) -> str:
         """Return the text without a fault."""
         known = Asked(asked.prompt, asked.limit, asked.shifts)
-        # JSON-RPC has defaults of its own, and so texts of its own.
-        is_rpc = over_http and cell.moment == "job poll"
-        if (known, is_rpc) not in self._right:
-            client = work_job if is_rpc else write
-            left = await client(world, known, is_rpc, _ignore)
+        if known not in self._right:
+            left = await write(world, known, over_http, _ignore)
             if left.error:
                 raise AssertionError(f"without any fault: {left.error}")
-            self._right[known, is_rpc] = left.text
-        return self._right[known, is_rpc]
+            self._right[known] = left.text
+        return self._right[known]
 
     async def _rest(self, world: World, before: dict, sessions: int) -> str:
         """Return what is left behind; empty if nothing is, a while after."""

@@ -131,11 +131,11 @@ async def _over_http(world: World, asked: Asked) -> AsyncIterator[str]:
             raise AssertionError("a stream over HTTP that ended without a word")
 
 
-async def work_job(world: World, asked: Asked, over_http: bool, note: Note) -> Left:
-    """Submit a job and poll it to its end."""
+async def work_job(world: World, asked: Asked, _: bool, note: Note) -> Left:
+    """Submit a job and poll it to its end, over gRPC: HTTP has none."""
     try:
         async with asyncio.timeout(SECONDS):
-            poll = _JsonRpcJob(world, asked) if over_http else _Job(world, asked)
+            poll = _Job(world, asked)
             await poll.submit()
             text, is_over = "", False
             while not is_over:
@@ -148,8 +148,8 @@ async def work_job(world: World, asked: Asked, over_http: bool, note: Note) -> L
         return Left(error=f"nothing for {SECONDS:.0f} s", is_clear=False)
     except grpc.aio.AioRpcError as error:
         return _left_by(error)
-    except (httpx.HTTPError, _Told) as error:
-        return Left(error=f"HTTP: {str(error) or type(error).__name__}"[:100])
+    except _Told as error:
+        return Left(error=str(error)[:100])
 
 
 class _Job:
@@ -172,36 +172,6 @@ class _Job:
         deltas = [each.delta for each in answer.responses if each.WhichOneof("event") == "delta"]
         text = "".join(piece.text for delta in deltas for piece in delta.pieces)
         return text, answer.finished
-
-
-class _JsonRpcJob:
-    def __init__(self, world: World, asked: Asked) -> None:
-        self._world, self._asked = world, asked
-
-    async def _call(self, method: str, params: Any) -> Any:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        async with self._world.http() as http:
-            answer = (await http.post("/rpc", json=body, headers={"Outrider-Client": "c"})).json()
-        if "error" in answer:
-            raise _Told(answer["error"]["message"])
-        return answer["result"]
-
-    async def submit(self) -> None:
-        asked = self._asked.body() | {"stream": None}
-        del asked["stream"]
-        result = await self._call("async_completion_init", asked)
-        if not result.get("success"):
-            raise _Told(json.dumps(result))
-
-    async def poll(self) -> tuple[str, bool]:
-        result = await self._call("async_completion_poll", {})
-        if not result.get("success"):
-            raise _Told(json.dumps(result)[:100])
-        updates = result["completion_updates"]
-        for update in updates:
-            if update.get("error") or update.get("status", 200) != 200:
-                raise _Told(json.dumps(update)[:100])
-        return "".join(update.get("content", "") for update in updates), result["finished"]
 
 
 SHIFTING = CONTEXT + 60

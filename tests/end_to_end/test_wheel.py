@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(300)  # on a busy machine; else some seconds
 PACKAGES = {
     *("outrider", "outrider_cli", "draft_service", "target_service", "orchestrator", "gateway"),
     *("outrider_bench", "outrider_certs", "outrider_lookup", "outrider_plan"),
+    *("outrider_jsonrpc", "outrider_llama_server", "outrider_ray", "outrider_vllm"),
     "outrider_models",
 }
 METADATA = f"outrider-{outrider.__version__}.dist-info"

@@ -88,9 +88,6 @@ async def test_errors_have_the_id_where_their_shape_has_a_place() -> None:
     async with serving() as url, httpx.AsyncClient() as client:
         message = await client.post(f"{url}/v1/messages", json={}, headers=MINE)
         assert message.json()["request_id"] == "mine-7" == message.headers["request-id"]
-        call = {"jsonrpc": "2.0", "id": 1, "method": "detokenize", "params": {"tokens": "x"}}
-        answer = (await client.post(f"{url}/rpc", json=call, headers=MINE)).json()
-        assert answer["error"]["data"]["metadata"]["requestId"] == "mine-7"
         chat = await client.post(f"{url}/v1/completions", json={}, headers=MINE)
         assert set(chat.json()["error"]) == {"message", "type", "param", "code"}
         assert chat.headers["x-request-id"] == "mine-7"

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from gateway.bodies import LARGE_BYTES
-from gateway.json_text import MOST_LISTS, parse
 from gateway.options import MOST_NUMBERS, MOST_VALUES, Body
+from outrider.json_text import MOST_LISTS, parse
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
@@ -75,10 +75,6 @@ LARGE = {
     "schema": _filled({"const": 1}, prompt="a", json_schema={"oneOf": []}, x=...),
     "nesting": ("/completion", b'{"x":' + b"[" * 2_000_000 + b"]" * 2_000_000 + b"}"),
     "ids to show": _filled(5, "/detokenize", tokens=...),
-    "calls": (
-        "/rpc",
-        b'{"jsonrpc":"2.0","id":1,"method":"x","params":[' + b"[5]," * 499_000 + b"5]}",
-    ),
     "wrong inputs": _filled(None, "/v1/embeddings", input=...),
 }
 

@@ -189,15 +189,6 @@ async def test_a_server_that_stops_says_so_to_all_who_listen(streams: bool) -> N
     assert fake.closed_count == 1
 
 
-async def test_json_rpc_is_repeated_too() -> None:
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "tokenize", "params": {"text": "Hello"}}
-    async with serving() as url:
-        first = await post(f"{url}/rpc", asked)
-        again = await post(f"{url}/rpc", asked)
-    assert first.json()["result"]["success"] and again.content == first.content
-    assert again.headers["idempotent-replayed"] == "true"
-
-
 @pytest.mark.parametrize("streams", [False, True])
 async def test_answers_outlive_the_process_with_a_state(tmp_path: Path, streams: bool) -> None:
     fake = FakeOrchestrator()

@@ -8,7 +8,7 @@ test is next.
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,13 @@ from orchestrator.core.control import Control
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests of this folder on one loop."""
     here = Path(__file__).parent
+    on_one_loop(item for item in items if here in item.path.parents)
+
+
+def on_one_loop(items: Iterable[pytest.Item]) -> None:
+    """Run tests on the loop of the session."""
     for item in items:
-        if here in item.path.parents and pytest_asyncio.is_async_test(item):
+        if pytest_asyncio.is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 

@@ -11,8 +11,6 @@ import grpc
 import pytest
 
 from orchestrator.joined_drafts import MOST_JOINED
-from orchestrator.peers import DialledPeer
-from orchestrator.pool import Pool
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as registry
 from outrider.v1 import draft_service_pb2 as draft_messages
@@ -295,24 +293,6 @@ async def test_a_draft_that_joins_again_takes_the_place_of_its_broken_connection
         await until_joined(orchestrator)
         assert orchestrator.pool.joined[0].rates is not rates  # of another process
         new.cancel()
-
-
-async def test_drafts_that_joined_stay_when_another_pair_takes_the_place_of_the_first() -> None:
-    async with (
-        running(ModelProcess(TARGET, target)) as process,
-        accepting() as orchestrator,
-        running(JoiningDraft(orchestrator.address, good_draft)),
-    ):
-        await until_joined(orchestrator)
-        pair = Pool([DialledPeer("target", process.address)])
-        pair.start()
-        await pair.target.wait_until_ready(PATIENCE)
-        await orchestrator.orchestrator.use(pair)
-        orchestrator.pool = pair
-        assert len(pair.joined) == 1
-        completion = await generate(orchestrator, request())
-        assert completion.origin_count(DRAFTED) > 20
-        assert_right(completion, request())
 
 
 async def test_a_drain_waits_for_no_draft() -> None:

@@ -19,10 +19,8 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from gateway.config import HttpConfig
-from gateway.server import HttpServer
 from outrider.client import CallFailed, Finished, GenerateOptions, OutriderClient, Started
-from outrider.errors import InvalidConfig, OutriderError
+from outrider.errors import InvalidConfig
 from outrider.rpc.access import right_for
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 from outrider.v1 import (
@@ -32,7 +30,7 @@ from outrider.v1 import (
 )
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.options import ServerOptions
-from outrider_cli.services.commands import _shown as shown_to_peers
+from outrider_cli.services.commands import shown as shown_to_peers
 from tests.support.calls import call, calls_of
 from tests.support.certificates import token_of, write_tokens
 from tests.support.gateway import serving
@@ -186,41 +184,6 @@ async def test_a_draft_joins_with_its_right_alone(tmp_path: Path):
             await eventually(lambda: bool(one.orchestrator.pool.joined), WAIT)
 
 
-@dataclass(slots=True)
-class Launcher:
-    """Loads nothing, and counts how often it should."""
-
-    begun: int = 0
-    is_loading: bool = False
-    failure: OutriderError | None = None
-
-    def begin(self, wanted: Any) -> None:
-        """Begin to load a pair."""
-        self.begun += 1
-
-
-async def test_init_is_for_operators(tmp_path: Path):
-    async with guarded(tmp_path) as one:
-        launcher: Any = Launcher()
-        served, config = (
-            one.orchestrator.orchestrator,
-            HttpConfig(listen="127.0.0.1:0", tokens=tmp_path / "tokens.toml", allow_init=True),
-        )
-        server = HttpServer(config, served, launcher, served.access)
-        await server.start()
-        try:
-            for name, begun in (("alice", 0), ("olga", 1)):
-                headers = {"Authorization": f"Bearer {token_of(name)}"}
-                url = f"http://{server.address}"
-                async with httpx.AsyncClient(base_url=url, headers=headers) as http:
-                    told = await rpc(http, "init_async", model="model.gguf")
-                    assert launcher.begun == begun
-                    refused = told.get("error", {}).get("code") == -32019
-                    assert refused is (begun == 0)
-        finally:
-            await server.stop()
-
-
 async def test_a_model_service_is_for_operators(tmp_path: Path):
     tokens = write_tokens(tmp_path / "tokens.toml")
     security = ServerSecurity(tokens=tokens)
@@ -278,22 +241,6 @@ async def alice_is_done(alice: OutriderClient, job: str) -> bool:
     return (await alice.poll(job)).finished
 
 
-async def test_legacy_callers_of_one_name_with_two_tokens_are_two(tmp_path: Path):
-    async with guarded(tmp_path) as one, one.http("alice") as alice, one.http("bob") as bob:
-        for each in (alice, bob):
-            each.headers["Outrider-Client"] = "editor"
-        await rpc(alice, "async_completion_init", prompt="ab", n_predict=4)
-        refused = await rpc(bob, "async_completion_poll")
-        assert refused["error"]["data"]["reason"] == "NOT_FOUND"
-        assert (await rpc(bob, "deinit"))["result"] == {"success": True}
-        assert "result" in await rpc(alice, "async_completion_poll")
-
-
-async def rpc(client: httpx.AsyncClient, method: str, **params: Any) -> Any:
-    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return (await client.post("/rpc", json=call)).json()
-
-
 # --- limits ---
 
 
@@ -330,8 +277,6 @@ async def test_a_generation_counts_once_whichever_way_it_came(tmp_path: Path):
             assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
             answer = await http.post("/completion", json=BODY | {"stream": True})
             assert answer.status_code == 429
-            told = await rpc(http, "get_completion", prompt="ab")
-            assert told["error"]["code"] == -32018
         # And none of them counts any more.
         for _ in range(3):
             assert (await http.post("/completion", json=BODY)).status_code == 200
@@ -376,24 +321,6 @@ async def test_tokens_of_one_surface_are_used_at_the_other(tmp_path: Path):
         assert answer.status_code == 200
 
 
-async def test_a_batch_counts_each_of_its_requests(tmp_path: Path):
-    async with guarded(tmp_path, alice="requests_per_minute = 4") as one, one.http("alice") as http:
-        calls = [
-            {"jsonrpc": "2.0", "id": number, "method": "poll_system_status"} for number in range(6)
-        ]
-        answers = (await http.post("/rpc", json=calls)).json()
-        assert [each["id"] for each in answers] == [*range(6)]
-        assert ["result" in each for each in answers] == [True] * 4 + [False] * 2
-        for each in answers[4:]:
-            assert each["error"]["code"] == -32018
-            assert each["error"]["data"]["metadata"]["retrySeconds"] == "15.0"
-        answer = await http.post("/rpc", json=calls[0])
-        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "15")
-        assert answer.json()["error"]["code"] == -32018
-        one.clock.now += 15.0
-        assert "result" in (await http.post("/rpc", json=calls[0])).json()
-
-
 @pytest.mark.fault(
     "others",
     "a page that is left open, under `requests_per_minute`",
@@ -436,7 +363,6 @@ REFUSED_SHAPES = {
     "/v1/chat/completions": '"type":"rate_limit_error","param":null,"code":"limit_reached"',
     "/v1/messages": '{"type":"error","error":{"type":"rate_limit_error"',
     "/completion": '{"error":{"code":429,"message":',
-    "/rpc": '{"jsonrpc":"2.0","error":{"code":-32018,"message":',
 }
 
 

@@ -91,10 +91,6 @@ class FakeOrchestrator:
             responses = observer.watch(responses, max(1, request.completion_count))
         return responses
 
-    def job_notes(self) -> dict[str, str]:
-        """Return the notes of jobs; there are none."""
-        return {}
-
     def in_flight(self) -> list[InFlight]:
         """Return the generations in flight."""
         return self.generations

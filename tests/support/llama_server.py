@@ -1,7 +1,7 @@
 """A small stand-in for llama-server over a toy model: what a draft asks of it, answered honestly.
 
 Written against llama.cpp 0c1e57098, as llama-cpp-python 0.3.36 ships it;
-`tests/services/test_llama_server_draft.py` asks a real one the same where there is one.
+`tests/integrations/test_llama_server_draft.py` asks a real one the same where there is one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from draft_service.llama_server.http import HttpServer
-from draft_service.llama_server.main import serve_while_up
-from draft_service.llama_server.servicer import LlamaServerServicer
-from draft_service.llama_server.upstream import Upstream
 from outrider.engine.model import Chunk
 from outrider.rpc.channel import open_channel
 from outrider.rpc.server import Server, ServerConfig
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub, add_DraftServiceServicer_to_server
+from outrider_llama_server.http import HttpServer
+from outrider_llama_server.main import serve_while_up
+from outrider_llama_server.servicer import LlamaServerServicer
+from outrider_llama_server.upstream import Upstream
 from tests.support.toy import EOS, ToyModel
 
 Answer = Callable[[str, Any], Any]

@@ -74,7 +74,6 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "http_cors": "https://a.example,https://b.example",
         "http_hosts": "box.lan,box",
         "http_slots": True,
-        "allow_init": True,
         "http_body_limit": 1000,
         "http_keep_alive": 90,
         "metrics_names": "vllm,llamacpp",

@@ -27,6 +27,7 @@ NOT_SHIPPED = ("model_making", "benchmarks")
 SATELLITES = tuple(name for name in BESIDE if name not in NOT_SHIPPED)
 FLOORS = (*MAIN, SATELLITES, *((name,) for name in NOT_SHIPPED))
 SHIPPED = tuple(folder for floor in (*MAIN, SATELLITES) for folder in floor)
+INTEGRATIONS = tuple(name for name in SATELLITES if BESIDE[name].parent.name == "integrations")
 TOOLS = tuple(name for name in SATELLITES if BESIDE[name].parent.name == "tools")
 PICTURE = ROOT / "docs" / "layout.md"
 
@@ -84,10 +85,10 @@ PURE = (
     "outrider.idempotency",
     "outrider.limits",
     "outrider.speculation",
-    "outrider.ray.directory",
-    "outrider.ray.routing",
-    "outrider.ray.scaling",
-    "outrider.ray.settings",
+    "outrider_ray.directory",
+    "outrider_ray.routing",
+    "outrider_ray.scaling",
+    "outrider_ray.settings",
     "outrider.texts",
     "outrider.text_encoder",
     "outrider.translation",
@@ -95,15 +96,15 @@ PURE = (
     "outrider.vocabularies",
     "orchestrator.chat.required_calls",
     "gateway.idempotency",
-    "gateway.json_text",
-    "gateway.jsonrpc.protocol",
+    "outrider.json_text",
+    "outrider_jsonrpc.protocol",
     "orchestrator.chat.sandbox",
     *(f"orchestrator.chat.{name}" for name in ("calls", "events", "format", "learn")),
     *(f"orchestrator.chat.{name}" for name in ("parser", "reader", "values")),
     "outrider.engine.guesser",
     "outrider.engine.string_guesser",
-    "draft_service.llama_server.answers",
-    "draft_service.llama_server.guesses",
+    "outrider_llama_server.answers",
+    "outrider_llama_server.guesses",
     "draft_service.local_sources",
     "draft_service.runner_ups",
     "outrider.wire_checks",
@@ -115,7 +116,7 @@ PURE_OVER_PROTOBUF = (
     "outrider.wire_rounds",
     "outrider.vocabulary_pieces",
     "outrider.handshake",
-    "outrider.ray.repeating",
+    "outrider_ray.repeating",
     "target_service.tree_rounds",
     "orchestrator.request",
     "orchestrator.resuming",
@@ -125,7 +126,6 @@ PURE_OVER_PROTOBUF = (
 HTTP_SHAPES = (
     *(f"gateway.{name}" for name in ("anthropic", "turns", "errors", "gathering", "llama_server")),
     *(f"gateway.{name}" for name in ("openai", "options", "progress", "structured", "usage")),
-    "gateway.jsonrpc.shapes",
 )
 HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no randomness
     *(
@@ -160,7 +160,7 @@ HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no r
 SHAPES_MAY_TAKE = ("base64", "google.protobuf", "outrider.v1", "outrider.wire", "pydantic")
 GRPC_PLACES = (
     *("outrider.rpc", "outrider.model_service", "outrider.client", "outrider.v1"),
-    *("outrider.ray.calls", "outrider.ray.ingress"),
+    *("outrider_ray.calls", "outrider_ray.ingress"),
     *("orchestrator.calls", "orchestrator.peers", "orchestrator.streams", "draft_service.joining"),
     *("outrider_cli.doctor.peers", "benchmarks"),
     *(f"{service}.servicer" for service in SERVICES),
@@ -175,6 +175,12 @@ OFFERED_TO_TOOLS = (
     "outrider.engine.llama_loading",  # the tokens of a GGUF file
     "outrider.engine.model.Numerics",
     "outrider.rpc.security.ClientSecurity",
+)
+INSIDE = ("orchestrator", "target_service", "gateway", "outrider.engine")
+FOR_INTEGRATIONS = (  # of these: values, and what stands before any route of HTTP
+    "outrider.engine.guesser",
+    *(f"gateway.{name}" for name in ("access", "config", "errors", "middleware")),
+    *(f"gateway.{name}" for name in ("rights", "serving", "streams")),
 )
 
 LAZY = "def load():\n    import llama_cpp as ll"
@@ -210,13 +216,21 @@ RULES = {
         within("outrider.engine", "llama_cpp"),
         [("orchestrator.driver", "from outrider import engine"), ("gateway.app", LAZY)],
     ),
+    "integrations reach into no service": Rule(
+        within(*INTEGRATIONS),
+        lambda name: within(*INSIDE)(name) and outside(*FOR_INTEGRATIONS)(name),
+        [
+            ("outrider_ray.serving", "from orchestrator.service import Orchestrator"),
+            ("outrider_jsonrpc.app", "from gateway.gateway import Gateway"),
+        ],
+    ),
     "one file imports OpenTelemetry": Rule(
         outside("outrider.otlp"),
         within("opentelemetry"),
         [("outrider.tracing", "def start():\n    from opentelemetry import trace")],
     ),
     "one folder imports Ray": Rule(
-        outside("outrider.ray"),
+        outside("outrider_ray"),
         within("ray"),
         [("outrider.processes", "def start():\n    from ray import serve")],
     ),
@@ -358,6 +372,9 @@ def test_a_tie_upwards_is_found_in_an_import_and_in_a_string():
         ("orchestrator.main", "def start():\n    from gateway.server import HttpServer"),
         ("outrider.client", "from orchestrator.core import text"),
         ("gateway.app", "from outrider_cli import run"),
+        ("outrider_cli.app", "from outrider_ray import app"),
+        ("outrider.logs", "name = 'outrider_vllm'"),
+        ("outrider_ray.settings", "import outrider_vllm"),
         ("outrider.processes", "command = ['-m', 'outrider_cli', role]"),
         ("outrider.rpc.probe", "module = 'orchestrator.main'"),
         ("outrider_cli.doctor.command", "def forecast():\n    from outrider_plan import tables"),

@@ -1,1 +1,0 @@
-"""Drafts with a llama-server that somebody runs, over its HTTP API; no model is in this process."""

@@ -1,1 +1,0 @@
-"""JSON-RPC, in the words of the library that the first users came from."""
