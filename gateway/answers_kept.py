@@ -13,7 +13,7 @@ from pathlib import Path
 from starlette.types import Message
 
 from gateway.idempotency import HEADER, KEEP_SECONDS, MOST_BYTES, MOST_KEYS
-from orchestrator.state import StateFile
+from orchestrator.store import StateFile
 from outrider.errors import KeyReused, StateUnavailable
 
 _VERSION = 1

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.reporting import PAGE_BYTES, PAGE_RESPONSES
-from orchestrator.state import StateFile
+from orchestrator.store import StateFile
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 STATE_BYTES = 2**30

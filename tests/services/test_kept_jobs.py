@@ -614,7 +614,7 @@ async def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 async def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.state._LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("orchestrator.store._LOCK_SECONDS", 0.1)
     store = JobStore(tmp_path)
     assert "another orchestrator uses it" in refusal(tmp_path)
     await store.file.close()
