@@ -90,8 +90,7 @@ class HttpServer:
             self._server.should_exit = True
             await self._serving
             await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
-        if self._app.state.kept_answers is not None:
-            await self._app.state.kept_answers.close()
+        await self._app.state.answers.close()
 
 
 class _Server(uvicorn.Server):

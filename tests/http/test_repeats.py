@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -217,22 +218,22 @@ async def test_answers_outlive_the_process_with_a_state(tmp_path: Path, streams:
 async def test_kept_answers_are_bounded_in_age_and_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = FakeOrchestrator()
+    fake = FakeOrchestrator(text="Hello! " * 5000)
+    body = BODY | {"max_tokens": 5000}
     async with serving(fake, state=tmp_path) as url:
-        size = len((await post(f"{url}/v1/completions", BODY)).content)
-    now = repeats.time.time()
+        size = len((await post(f"{url}/v1/completions", body)).content)
+    now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 601.0)
     async with serving(fake, state=tmp_path) as url:
-        assert "idempotent-replayed" not in (await post(f"{url}/v1/completions", BODY)).headers
+        assert "idempotent-replayed" not in (await post(f"{url}/v1/completions", body)).headers
     monkeypatch.undo()
     fake.requests.clear()
+    monkeypatch.setattr(repeats, "MOST_BYTES", 3 * size)
     async with serving(fake, state=tmp_path / "small") as url:
-        monkeypatch.setattr("gateway.answers_kept.MOST_BYTES", 5 * size // 2)
         for key in "abcd":
-            await post(f"{url}/v1/completions", BODY, key=key)
-    monkeypatch.undo()  # what was put in is written by now
+            await post(f"{url}/v1/completions", body, key=key)
     async with serving(fake, state=tmp_path / "small") as url:
-        await post(f"{url}/v1/completions", BODY, key="a")
+        await post(f"{url}/v1/completions", body, key="a")
         assert len(fake.requests) == 5, "the oldest made room"
-        await post(f"{url}/v1/completions", BODY, key="d")
+        await post(f"{url}/v1/completions", body, key="d")
         assert len(fake.requests) == 5
