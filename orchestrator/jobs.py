@@ -22,7 +22,6 @@ from orchestrator.resuming import (
     NOTHING_REPORTED,
     Reported,
     check_prompt,
-    continuation,
     counted,
     repeatable,
     reported_of,
@@ -38,13 +37,15 @@ from outrider.errors import (
 )
 from outrider.v1 import orchestrator_service_pb2 as messages
 
-STATE_BYTES = 2**30  # of all jobs, so that a disk may be shared; a text of 2,000 tokens is 200 KB
-MOST_AWAY_SECONDS = 24 * 3600.0  # that a job waits for a process: a client may be gone after a day
+# Bytes of all jobs. The bundled pair's take 15 for each token, 380 with 20 log probabilities.
+STATE_BYTES = 2**30
+# Without a process, by the machine's clock: after a day nobody comes back for a text.
+MOST_AWAY_SECONDS = 24 * 3600.0
 
 MAX_RESPONSES = 1 << 16  # that wait to be taken; a job that brings more ends: nobody reads it
 MAX_WAITING_BYTES = 128 * 2**20  # of one job, with those that were taken where it is on disk
 MAX_ATTEMPTS = 5  # restarts after which a job is continued: it may be what ends the process
-MAX_WAIT_SECONDS = 30.0  # of one poll
+MAX_WAIT_SECONDS = 30.0  # of one poll: less than proxies wait for an answer
 
 Generate = Callable[[messages.GenerateRequest, Turn, Mapping[int, Reported]], Responses]
 
@@ -128,7 +129,8 @@ class Jobs:
         """Continue what a restart interrupted; without a file that is nothing."""
         interrupted, self._interrupted = self._interrupted, []
         for entry in interrupted:
-            self._log.note_attempt(entry)
+            entry.attempts += 1
+            self._log.note(entry)
             counts = messages.GenerationStatistics()
             rest = self._continued(entry, counts)
             entry.task = asyncio.create_task(self._run(entry, rest, counts))
@@ -140,7 +142,7 @@ class Jobs:
         brought = await self._log.read(entry)
         reported = reported_of(map(messages.GenerateResponse.FromString, brought))
         counts.CopyFrom(counted(_started(entry), reported))
-        request = continuation(messages.GenerateRequest.FromString(entry.request))
+        request = messages.GenerateRequest.FromString(entry.request)
         turn = self._turns.take(entry.caller)
         async with aclosing(self._generate(request, turn, reported)) as rest:
             async for response in rest:
@@ -163,8 +165,8 @@ class Jobs:
         digest = digest_of(request.SerializeToString(deterministic=True))
         entry = self._log.repeated(key, digest, "idempotency_key")
         if entry is None:
-            self._check_place(caller)
             self._log.check()
+            self._check_place(caller)
             entry = self._log.begin(digest, key, caller=caller, owner=owner, note=note)
             opening = self._open(entry, request)
             if key:

@@ -233,14 +233,12 @@ class Log:
         entry.first += len(taken)
         if not entry.is_kept:
             self._count(entry, -sum(map(len, taken)))
-        statement = "UPDATE submissions SET used = ?, first = ? WHERE number = ?"
-        self._put(entry, statement, time.time(), entry.first, entry.number)
+        self.note(entry)
 
-    def note_attempt(self, entry: Entry) -> None:
-        """A submission is continued after a restart."""
-        entry.attempts += 1
-        statement = "UPDATE submissions SET attempts = ? WHERE number = ?"
-        self._put(entry, statement, entry.attempts, entry.number)
+    def note(self, entry: Entry) -> None:
+        """Write how much of a submission was taken, and how often it was continued."""
+        statement = "UPDATE submissions SET used = ?, first = ?, attempts = ? WHERE number = ?"
+        self._put(entry, statement, time.time(), entry.first, entry.attempts, entry.number)
 
     async def read(self, entry: Entry) -> list[bytes]:
         """Return all events, those that were taken included, as far as they are on disk.
