@@ -218,8 +218,8 @@ async def test_answers_outlive_the_process_with_a_state(tmp_path: Path, streams:
 async def test_kept_answers_are_bounded_in_age_and_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = FakeOrchestrator(text="Hello! " * 1500)
-    body = BODY | {"max_tokens": 1500}
+    fake = FakeOrchestrator()
+    body = {"prompt": "a" * 40_000, "echo": True}
     async with serving(fake, state=tmp_path) as url:
         size = len((await post(f"{url}/v1/completions", body)).content)
     now = time.time()
