@@ -160,15 +160,16 @@ class Log:
 
     # --- a request comes ---
 
-    def repeated(self, key: bytes, digest: bytes, field: str) -> Entry | None:
+    def repeated(self, key: bytes, digest: bytes, name: str) -> Entry | None:
         """Return the submission of a key; None where it is new.
 
-        Raises KeyReused, of the field that the key came in, where it is another request's.
+        Raises KeyReused, of the field that the key came in by its name, where it is another
+        request's.
         """
         self.forget_old()
         entry = self._by_key.get(key)
         if entry is not None and entry.digest != digest:
-            raise KeyReused(field)
+            raise KeyReused(name)
         return entry
 
     def begin(
@@ -282,6 +283,7 @@ class Log:
             del self._by_key[entry.key]
         self._put(entry, "DELETE FROM events WHERE submission = ?", entry.number)
         self._put(entry, "DELETE FROM submissions WHERE number = ?", entry.number)
+        entry.is_kept = False  # what still comes is not written
 
     def check(self) -> None:
         """Raise StateUnavailable while nothing can be stored."""
