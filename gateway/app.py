@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse, Response
 import outrider
 from gateway import anthropic, llama_server, page
 from gateway.access import RequestScopes
-from gateway.answers_kept import KeptAnswers
-from gateway.bodies import JsonRoute
+from gateway.bodies import LARGE_BYTES, JsonRoute, beside
 from gateway.config import HttpConfig
 from gateway.errors import Failure
 from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
@@ -30,7 +29,7 @@ from gateway.middleware import (
     KnownHost,
 )
 from gateway.openai import answers, requests, response_input
-from gateway.repeats import Repeats
+from gateway.repeats import Repeats, answer_log
 from gateway.rights import Rights
 from gateway.streams import ClientGone, until_gone
 from orchestrator.service import Orchestrator
@@ -86,9 +85,8 @@ def create_app(
     _add_ours(app, gateway)
     _add_errors(app)
     app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
-    kept = KeptAnswers(config.state) if config.state is not None else None
-    app.state.kept_answers = kept
-    app.add_middleware(Repeats, refusal=_refuse, kept=kept)
+    app.state.answers = answer_log(config.state)
+    app.add_middleware(Repeats, refusal=_refuse, log=app.state.answers)
     app.add_middleware(AnyContentType)
     app.add_middleware(HeadAsGet)
     app.state.bounds = BodyBounds(config.body_bytes, config.body_seconds)

@@ -1,142 +1,87 @@
 """Answers a request that is sent again with the same key as it was answered first. Plain ASGI.
 
-The work belongs to the key, not to a connection: who sends the request, first or again, follows
-one answer from its beginning, and it continues for a while when nobody does.
+As in the IETF's draft-ietf-httpapi-idempotency-key-header: the key of a request that is over brings
+its answer again, and with another request it is refused with 422. Where the draft lets a server
+refuse the key of a request in flight (409), both get the one answer here.
+
+A request is an entry of the log (`orchestrator/log.py`). Its first event is the answer's status and
+headers, those after it are parts of its body, byte by byte as they were sent, and an empty one says
+that this is all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors
-from gateway.answers_kept import KeptAnswers
 from gateway.errors import Failure
-from gateway.idempotency import (
-    HEADER,
-    MOST_ANSWER_BYTES,
-    KnownKeys,
-    fingerprint,
-    read_key,
-)
 from gateway.streams import ANSWER
+from orchestrator.log import Entry, Log, Retention, check_key, digest_of, owned_key
 from outrider.errors import InvalidRequest, KeyReused
-from outrider.idempotency import name_of
 
-ABANDONED_SECONDS = 30.0
-"""So long the work continues when nobody listens: a client that lost its connection comes back."""
+HEADER = "Idempotency-Key"
+KEEP_SECONDS = 600.0  # after its end; clients try again for seconds, or minutes
+MOST_KEYS = 4096  # answers: some seven new ones a second over that time
+MOST_BYTES = 64 * 2**20  # of all answers, which are in memory
+MOST_ANSWER_BYTES = 4 * 2**20  # a longer answer is sent once, as fast as it is read, and not kept
+ABANDONED_SECONDS = 30.0  # that the work continues when nobody listens: a client may come back
 
 _REPLAYED = (b"idempotent-replayed", b"true")
 
 Refusal = Callable[[str, Failure], Response]
 
 
-class RecordedAnswer:
-    """What an application sends, for any number of listeners. `fail` says that it is not kept."""
+def answer_log(folder: Path | None = None) -> Log:
+    """Return the log of answers; with a folder they outlive the process. Raises InvalidConfig."""
+    retention = Retention(KEEP_SECONDS, MOST_KEYS, MOST_BYTES, KEEP_SECONDS)
+    return Log(retention, folder and folder / "answers.sqlite")
 
-    def __init__(self, messages: list[Message] | None = None) -> None:
-        self.task: asyncio.Task[None] | None = None  # that sends it
-        self.is_over = messages is not None
-        self.is_failed = False
-        self.byte_count = 0
-        self.abandoned = asyncio.Event()  # nobody listened for long
-        self._messages: list[Message] = messages or []
-        self._first = 0  # the number of the first message that is still here
-        self._places: dict[object, int] = {}  # of listeners: how many messages each has taken
-        self._news = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def can_be_followed(self) -> bool:
-        """Whether its beginning is still here."""
-        return self._first == 0
+def read_key(values: Iterable[bytes]) -> str | None:
+    """Return the key of a request that may have the header; None without one.
 
-    @property
-    def messages(self) -> list[Message]:
-        """All of it, where it can be followed."""
-        return list(self._messages)
+    The draft's quotes around it are no part of it, and most clients send none. Raises
+    InvalidRequest.
+    """
+    found = [value.decode("latin-1").strip() for value in values]
+    if not found:
+        return None
+    key = found[0]
+    if len(key) >= 2 and key[0] == key[-1] == '"':
+        key = key[1:-1]
+    return check_key(HEADER, key if len(found) == 1 else "")
+
+
+@dataclass(slots=True, eq=False)
+class Writing:
+    """An answer that is being written, and who reads it meanwhile."""
+
+    places: dict[object, int] = field(default_factory=dict)  # events that each reader has
+    is_failed: bool = False
+    stop: asyncio.TimerHandle | None = None  # of the work, while nobody reads
 
     def fail(self) -> None:
         """What follows says that it failed, though it began well."""
         self.is_failed = True
 
-    async def add(self, message: Message) -> None:
-        """Take a message; where they are too many to be kept, wait for those who listen."""
-        if message["type"] == "http.response.start" and message["status"] != 200:
-            self.is_failed = True
-        self._messages.append(dict(message))
-        self.byte_count += len(message.get("body", b""))
-        self._wake()
-        while self.byte_count > MOST_ANSWER_BYTES and not self.abandoned.is_set():
-            if not self._places:
-                self.abandoned.set()  # it could not be followed from its beginning
-                return
-            self._drop_taken()
-            if not self._messages:
-                return
-            await self._news.wait()
-
-    def finish(self) -> None:
-        """Nothing follows."""
-        self.is_over = True
-        self._wake()
-
-    async def follow(self, send: Send, is_repeat: bool) -> None:
-        """Send all of it to one listener, from the beginning."""
-        listener = object()
-        self._places[listener] = 0
-        self._keep_on()
-        try:
-            while True:
-                place = self._places[listener]
-                if place < self._first + len(self._messages):
-                    message = self._messages[place - self._first]
-                    if is_repeat and message["type"] == "http.response.start":
-                        headers = [*message.get("headers", ()), _REPLAYED]
-                        message = {**message, "headers": headers}
-                    await send(message)
-                    self._places[listener] = place + 1
-                    self._wake()
-                elif self.is_over:
-                    return
-                else:
-                    await self._news.wait()
-        finally:
-            del self._places[listener]
-            self._wake()
-            if not (self._places or self.is_over):
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(ABANDONED_SECONDS, self.abandoned.set)
-
-    def _keep_on(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _drop_taken(self) -> None:
-        taken = min(self._places.values()) - self._first
-        del self._messages[:taken]
-        self._first += taken
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-
 
 class Repeats:
     """Gives requests with an `Idempotency-Key` that is known the answer that it had."""
 
-    def __init__(self, app: ASGIApp, refusal: Refusal, kept: KeptAnswers | None = None) -> None:
-        """`kept` are the answers of a process before this one."""
+    def __init__(self, app: ASGIApp, refusal: Refusal, log: Log) -> None:
         self._app = app
         self._refusal = refusal
-        self._kept = kept
-        self._known: KnownKeys[RecordedAnswer] = KnownKeys()
+        self._log = log
+        self._writing: dict[Entry, Writing] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve as an ASGI application."""
@@ -164,73 +109,117 @@ class Repeats:
         if body is None:
             return
         shown = [v for name, v in scope["headers"] if name in (b"authorization", b"x-api-key")]
-        name = name_of(key, shown)
-        request = fingerprint(scope["method"], scope["path"], scope["query_string"], body)
-        answer = self._known.find(name, request, time.monotonic())
-        is_repeat = answer is not None
-        if answer is None and self._kept is not None:
-            messages = await self._kept.find(name, request)
-            answer = self._known.find(name, request, time.monotonic())  # begun meanwhile
-            is_repeat = answer is not None or messages is not None
-            if answer is None and messages is not None:
-                answer = RecordedAnswer(messages)
-        if answer is None or not answer.can_be_followed:
-            answer = RecordedAnswer()
-            self._known.begin(name, request, answer)
-            work = self._answer(name, request, answer, scope, body)
-            answer.task = asyncio.create_task(work)
-            answer.task.add_done_callback(_note_end)
-            is_repeat = False
-        await self._follow(answer, is_repeat, receive, send)
+        owned = owned_key(key, shown)
+        asked = scope["method"].encode(), scope["path"].encode(), scope["query_string"], body
+        entry = self._log.repeated(owned, digest_of(*asked), HEADER)
+        is_repeat = entry is not None and entry.first == 0  # else its beginning is gone
+        if entry is None or not is_repeat:
+            entry = self._log.begin(digest_of(*asked), owned)
+            writing = self._writing[entry] = Writing()
+            entry.task = asyncio.create_task(self._answer(entry, writing, scope, body))
+            entry.task.add_done_callback(_note_end)
+        await self._follow(entry, is_repeat, receive, send)
 
-    async def _answer(
-        self, name: bytes, request: bytes, answer: RecordedAnswer, scope: Scope, body: bytes
-    ) -> None:
-        """Have the application answer, even if nobody listens."""
-        is_read = False
+    async def _answer(self, entry: Entry, writing: Writing, scope: Scope, body: bytes) -> None:
+        """Have the application answer, even if nobody reads it. Keep a whole and good answer."""
+        parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
-            nonlocal is_read
-            if not is_read:
-                is_read = True
-                return {"type": "http.request", "body": body, "more_body": False}
-            await answer.abandoned.wait()
-            return {"type": "http.disconnect"}
+            if not parts:
+                await asyncio.Event().wait()  # who works for a key is cancelled, not hung up on
+            return parts.pop()
 
         try:
-            await self._app({**scope, ANSWER: answer}, receive, answer.add)
+            take = partial(self._take, entry, writing)
+            await self._app({**scope, ANSWER: writing}, receive, take)
         except BaseException:
-            answer.fail()
+            writing.fail()
             raise
         finally:
-            lasts = answer.can_be_followed and not answer.is_failed and answer.messages
-            if lasts and not answer.abandoned.is_set() and answer.byte_count <= MOST_ANSWER_BYTES:
-                self._known.end(name, answer.byte_count, time.monotonic())
-                if self._kept is not None:
-                    self._kept.add(name, request, answer.messages)
+            del self._writing[entry]
+            self._log.finish(entry)
+            if writing.is_failed or entry.first or entry.id not in self._log.entries:
+                self._log.forget(entry)
             else:
-                self._known.drop(name)
-            answer.finish()
+                self._log.keep(entry)
+                self._log.make_room()
 
-    async def _follow(
-        self, answer: RecordedAnswer, is_repeat: bool, receive: Receive, send: Send
-    ) -> None:
+    async def _take(self, entry: Entry, writing: Writing, message: Message) -> None:
+        """Log what the application sends; where that is too much to be kept, wait for readers."""
+        if message["type"] == "http.response.start":
+            writing.is_failed |= message["status"] != 200
+            headers = [
+                [part.decode("latin-1") for part in each] for each in message.get("headers", ())
+            ]
+            self._log.append(entry, json.dumps([message["status"], headers]).encode())
+        else:
+            if body := message.get("body", b""):
+                self._log.append(entry, bytes(body))
+            if not message.get("more_body", False):
+                self._log.append(entry, b"")
+        while entry.byte_count > MOST_ANSWER_BYTES:
+            if not writing.places:  # nobody could read it from its beginning any more
+                self._abandon(entry)
+            self._log.take(entry, min(writing.places.values(), default=0))
+            if entry.byte_count > MOST_ANSWER_BYTES:
+                await entry.news.wait()
+
+    async def _follow(self, entry: Entry, is_repeat: bool, receive: Receive, send: Send) -> None:
         """Send an answer to one client, until it hangs up."""
-        following = asyncio.ensure_future(answer.follow(send, is_repeat))
+        writing, reader = self._writing.get(entry, Writing()), object()
+        writing.places[reader] = 0
+        if writing.stop is not None:
+            writing.stop.cancel()
+        following = asyncio.ensure_future(self._send_all(entry, writing, reader, is_repeat, send))
         gone = asyncio.ensure_future(_hang_up(receive))
         try:
             await asyncio.wait({following, gone}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             # The server stops. What is written ends with words that say so.
-            if answer.task is not None:
-                answer.task.cancel()
+            if entry.task is not None:
+                entry.task.cancel()
             await asyncio.wait({following, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             following.cancel()
             gone.cancel()
             await asyncio.gather(following, gone, return_exceptions=True)
-        if answer.task is not None and answer.task.done():
-            await asyncio.gather(answer.task)  # raises what it failed of
+            del writing.places[reader]
+            entry.wake()
+            if not (writing.places or entry.is_over):
+                loop = asyncio.get_running_loop()
+                writing.stop = loop.call_later(ABANDONED_SECONDS, self._abandon, entry)
+        if entry.task is not None and entry.task.done():
+            entry.task.result()  # raises what it failed of
+
+    async def _send_all(
+        self, entry: Entry, writing: Writing, reader: object, is_repeat: bool, send: Send
+    ) -> None:
+        """Send an answer from its beginning, as far as it is written, to its end."""
+        place = 0
+        while place < entry.end or not entry.is_over:
+            if place == entry.end:
+                await entry.news.wait()
+                continue
+            await send(_message(entry.events[place - entry.first], place, is_repeat))
+            place += 1
+            writing.places[reader] = place
+            entry.wake()
+
+    def _abandon(self, entry: Entry) -> None:
+        """Stop the work for an answer; its key is new again."""
+        self._log.forget(entry)
+        assert entry.task is not None
+        entry.task.cancel()
+
+
+def _message(event: bytes, number: int, is_repeat: bool) -> Message:
+    """Return what an event of an answer is to be sent as."""
+    if number:
+        return {"type": "http.response.body", "body": event, "more_body": event != b""}
+    status, named = json.loads(event)
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named]
+    headers += [_REPLAYED] if is_repeat else []
+    return {"type": "http.response.start", "status": status, "headers": headers}
 
 
 def _note_end(task: asyncio.Task[None]) -> None:

@@ -38,5 +38,4 @@ class HttpServer(AppServer):
     async def stop(self, seconds: float = 0.0) -> None:
         """Listen no more, and let what is in flight finish for so long."""
         await super().stop(seconds)
-        if self._app.state.kept_answers is not None:
-            await self._app.state.kept_answers.close()
+        await self._app.state.answers.close()

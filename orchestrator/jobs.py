@@ -1,31 +1,31 @@
-"""Generations that continue by themselves: submitted, polled, cancelled, kept for a while."""
+"""Generations that continue by themselves: submitted, polled, cancelled, kept for a while.
+
+What each was asked for and brought is an entry of the log (`orchestrator/log.py`): its opening is
+`GenerationStarted`, its events are the responses after it, its error is a `JobError`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from functools import partial
-from hashlib import sha256
+from dataclasses import replace
+from pathlib import Path
 
 from orchestrator.admission import Pace, next_turn
 from orchestrator.completions import Responses, Turn
-from orchestrator.job_logs import JobLog, MemoryLog, StoredLog
-from orchestrator.job_store import JobStore, StoredJob
-from orchestrator.reporting import in_pages
+from orchestrator.log import Entry, Log, Retention, digest_of
+from orchestrator.reporting import PAGE_RESPONSES, in_pages, leading
 from orchestrator.resuming import (
     NOTHING_REPORTED,
     Reported,
     check_prompt,
-    continuation,
     counted,
     repeatable,
     reported_of,
 )
-from orchestrator.submissions import Submissions
 from outrider import logs
 from outrider.errors import (
     EngineBusy,
@@ -37,97 +37,23 @@ from outrider.errors import (
 )
 from outrider.v1 import orchestrator_service_pb2 as messages
 
-MAX_RESPONSES = 1 << 16
-"""A job ends when so many responses wait to be taken."""
+# Bytes of all jobs. The bundled pair's take 15 for each token, 380 with 20 log probabilities.
+STATE_BYTES = 2**30
+# Without a process, by the machine's clock: after a day nobody comes back for a text.
+MOST_AWAY_SECONDS = 24 * 3600.0
 
-MAX_WAITING_BYTES = 128 * 2**20
-"""And when they are as large as this; on disk, with those that were taken."""
-
-MAX_ATTEMPTS = 5
-"""Restarts after which a job is continued: it may be what ends the process."""
+MAX_RESPONSES = 1 << 16  # that wait to be taken; a job that brings more ends: nobody reads it
+MAX_WAITING_BYTES = 128 * 2**20  # of one job, with those that were taken where it is on disk
+MAX_ATTEMPTS = 5  # restarts after which a job is continued: it may be what ends the process
+MAX_WAIT_SECONDS = 30.0  # of one poll: less than proxies wait for an answer
 
 Generate = Callable[[messages.GenerateRequest, Turn, Mapping[int, Reported]], Responses]
 
 
-class _Job:
-    """One job: what it brings goes into its log."""
-
-    def __init__(
-        self,
-        job_id: str,
-        caller: str,
-        owner: str,
-        started: messages.GenerationStarted,
-        log: JobLog,
-        note: str = "",
-        key: bytes = b"",
-    ) -> None:
-        self.job_id = job_id
-        self.caller = caller
-        self.owner = owner  # the name of the token that it was submitted with; may be empty
-        self.started = started
-        self.log = log
-        self.note = note
-        self.key = key  # that it was submitted with, as `Submissions` know it; empty without one
-        self._counted = counted(started, NOTHING_REPORTED)
-        # Of the latest look at it; what it brought is kept from there.
-        self.last_use = time.monotonic()
-        self.settled = asyncio.Event()
-        """Set once nobody waits for it any more: its end was taken, or it was cancelled."""
-        self.task: asyncio.Task[None] | None = None  # that fills it; None until it is started
-        self.is_left = False  # its end is for the next process to bring
-
-    def note_response(self, response: messages.GenerateResponse) -> None:
-        """Take a response."""
-        self.log.append(response)
-        origins = list(response.delta.origins)
-        self._counted.generated_token_count += len(origins)
-        self._counted.accepted_token_count += origins.count(messages.TOKEN_ORIGIN_DRAFTED)
-
-    def resume(self, reported: Mapping[int, Reported]) -> None:
-        """Count what it brought before a restart."""
-        self._counted = counted(self.started, reported)
-
-    async def run(self, stream: Responses, check_room: Callable[[], None]) -> None:
-        """Take everything that comes; the last message always says how it ended.
-
-        `check_room` raises EngineBusy where nothing more can be kept.
-        """
-        error = None
-        try:
-            async with aclosing(stream):
-                async for response in stream:
-                    if response.HasField("started"):  # again, after a restart
-                        check_prompt(self.started, response.started)
-                        continue
-                    self.note_response(response)
-                    waiting = self.log.waiting > MAX_RESPONSES
-                    if waiting or self.log.byte_count > MAX_WAITING_BYTES:
-                        raise EngineBusy("nobody takes what the job brings", 0.0)
-                    check_room()
-        except asyncio.CancelledError:
-            if self.is_left:
-                return
-            self.log.append(self._cancelled())
-        except OutriderError as failure:
-            error = _write_error(failure)
-        except Exception as failure:
-            error = _write_error(logs.internal_error("outrider.orchestrator", failure))
-        self.log.close(error)
-
-    def _cancelled(self) -> messages.GenerateResponse:
-        """Return the last message of a job that was ended early, with what is known of it."""
-        finished = messages.GenerationFinished(reason=messages.FINISH_REASON_CANCELLED)
-        finished.statistics.CopyFrom(self._counted)
-        return messages.GenerateResponse(finished=finished)
-
-    async def wait(self, cursor: int, seconds: float) -> None:
-        """Wait until there is something after the cursor, or the end."""
-        log, deadline = self.log, time.monotonic() + seconds
-        while log.end <= cursor and not log.is_over and time.monotonic() < deadline:
-            log.news.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(log.news.wait(), deadline - time.monotonic())
+def job_log(count: int, seconds: float, folder: Path | None = None) -> Log:
+    """Return the log of so many jobs, kept so long after their last use. Raises InvalidConfig."""
+    retention = Retention(seconds, count, STATE_BYTES, MOST_AWAY_SECONDS)
+    return Log(retention, folder and folder / "jobs.sqlite")
 
 
 class _Turns:
@@ -176,108 +102,51 @@ class _Turns:
 
 
 class Jobs:
-    """The jobs of one orchestrator. Results are kept `keep_seconds` after the last look at them.
+    """The jobs of one orchestrator, kept in `log`: with a file they outlive the process.
 
-    As many run as `share` says; a quarter of `capacity` may be of one caller.
-    With a `store` they outlive the process.
+    As many run as `share` says; a quarter of those that are kept may be of one caller in flight.
     """
 
-    def __init__(
-        self,
-        generate: Generate,
-        share: Callable[[], int],
-        capacity: int,
-        keep_seconds: float,
-        store: JobStore | None = None,
-    ) -> None:
+    def __init__(self, generate: Generate, share: Callable[[], int], log: Log) -> None:
         self._generate = generate
         self._turns = _Turns(share)
-        self.reconfigure(capacity, keep_seconds)
-        self._store = store
-        self._jobs: dict[str, _Job] = {}  # by id, those that are over and kept included
-        # By caller: jobs that are not among `_jobs` yet, and count as if.
-        self._starting: Counter[str] = Counter()
-        self._interrupted: list[tuple[_Job, StoredJob]] = []  # not continued yet
-        self._submissions = Submissions()  # of the jobs with a key
-        if store is not None:
-            self._restore(store)
+        self._log = log
+        self._interrupted = [each for each in log.entries.values() if not each.is_over]
+        self._opening: dict[Entry, asyncio.Task[None]] = {}  # jobs with a key, not started yet
 
     def __len__(self) -> int:
-        self._forget_old()
-        return len(self._jobs)
+        self._log.forget_old()
+        return len(self._log.entries)
 
     def __contains__(self, job_id: str) -> bool:
-        return job_id in self._jobs
+        return job_id in self._log.entries
 
-    def reconfigure(self, capacity: int, keep_seconds: float) -> None:
+    def reconfigure(self, count: int, seconds: float) -> None:
         """Keep so many jobs from now on, for so long."""
-        self._capacity = capacity
-        self._caller_capacity = max(1, capacity // 4)
-        self._keep_seconds = keep_seconds
-
-    def _restore(self, store: JobStore) -> None:
-        """Take over the jobs of the process before this one."""
-        for stored in store.found:
-            log = StoredLog.of(store, stored)
-            whose = stored.caller, stored.owner
-            job = _Job(stored.job_id, *whose, stored.started, log, stored.note, stored.key_name)
-            self._jobs[job.job_id] = job
-            if job.key:
-                known = job.key, stored.key_request, (job.job_id, job.started)
-                self._submissions.restore(*known)
-            if not stored.is_over:
-                self._interrupted.append((job, stored))
-        store.found.clear()
+        self._log.retention = replace(self._log.retention, count=count, seconds=seconds)
 
     def start(self) -> None:
-        """Continue what a restart interrupted; without a store that is nothing."""
+        """Continue what a restart interrupted; without a file that is nothing."""
         interrupted, self._interrupted = self._interrupted, []
-        for job, stored in interrupted:
-            assert self._store is not None
-            self._store.note_attempt(stored.key)
-            rest = self._continued(job, stored)
-            job.task = asyncio.create_task(job.run(rest, self._check_room))
+        for entry in interrupted:
+            entry.attempts += 1
+            self._log.note(entry)
+            counts = messages.GenerationStatistics()
+            rest = self._continued(entry, counts)
+            entry.task = asyncio.create_task(self._run(entry, rest, counts))
 
-    def notes(self) -> dict[str, str]:
-        """Return the notes of all jobs, by id, those of the oldest first."""
-        return {job.job_id: job.note for job in self._jobs.values() if job.note}
-
-    async def recall(
-        self, job_id: str
-    ) -> tuple[messages.GenerationStarted, list[messages.GenerateResponse]]:
-        """Return how a job began, and what of it was taken. Raises NotFound, StateUnavailable."""
-        job = self._find(job_id)
-        taken: list[messages.GenerateResponse] = []
-        if isinstance(job.log, StoredLog):
-            while page := await job.log.page(len(taken), job.log.first):
-                taken += page
-        return job.started, taken
-
-    async def take(self, job_id: str, cursor: int) -> None:
-        """Note that what is before a cursor was taken, for good if the disk takes it. NotFound."""
-        job = self._find(job_id)
-        job.log.take_until(cursor)
-        with suppress(StateUnavailable):
-            await job.log.settle()
-
-    async def _continued(self, job: _Job, stored: StoredJob) -> Responses:
+    async def _continued(self, entry: Entry, counts: messages.GenerationStatistics) -> Responses:
         """Yield the rest of a job that a restart interrupted."""
-        assert self._store is not None
-        if stored.attempts >= MAX_ATTEMPTS:
+        if entry.attempts > MAX_ATTEMPTS:
             raise PeerUnavailable(f"the job was begun anew after {MAX_ATTEMPTS} restarts")
-        responses: list[messages.GenerateResponse] = []
-        while page := await job.log.page(len(responses), stored.end):
-            responses += page
-        reported = reported_of(responses)
-        job.resume(reported)
-        turn = self._turns.take(job.caller)
-        async with aclosing(self._generate(continuation(stored.request), turn, reported)) as rest:
+        brought = await self._log.read(entry)
+        reported = reported_of(map(messages.GenerateResponse.FromString, brought))
+        counts.CopyFrom(counted(_started(entry), reported))
+        request = messages.GenerateRequest.FromString(entry.request)
+        turn = self._turns.take(entry.caller)
+        async with aclosing(self._generate(request, turn, reported)) as rest:
             async for response in rest:
                 yield response
-
-    def owner(self, job_id: str) -> str:
-        """Return the name of the token that a job was submitted with. Raises NotFound."""
-        return self._find(job_id).owner
 
     async def submit(
         self,
@@ -293,78 +162,89 @@ class Jobs:
         KeyReused, EngineBusy when too many jobs, of all callers or of this one, run or wait, and
         StateUnavailable where it cannot be kept.
         """
-        if not key:
-            return await self._submit(request, caller, note, owner)
-        self._forget_old()
-        digest = sha256(request.SerializeToString(deterministic=True)).digest()
-        start = partial(self._submit, request, caller, note, owner, key, digest)
-        job_id, started = await self._submissions.start_once(key, digest, start)
-        if job_id in self._jobs:
-            self._jobs[job_id].last_use = time.monotonic()
-        return job_id, started
+        digest = digest_of(request.SerializeToString(deterministic=True))
+        entry = self._log.repeated(key, digest, "idempotency_key")
+        if entry is None:
+            self._log.check()
+            self._check_place(caller)
+            entry = self._log.begin(digest, key, caller=caller, owner=owner, note=note)
+            opening = self._open(entry, request)
+            if key:
+                # The start belongs to the key, not to a call: it continues when that is cut off.
+                self._opening[entry] = asyncio.create_task(opening)
+            else:
+                await opening
+        entry.last_use = time.monotonic()
+        if entry in self._opening:
+            await asyncio.shield(self._opening[entry])
+        return entry.id, _started(entry)
 
-    async def _submit(
-        self,
-        request: messages.GenerateRequest,
-        caller: str,
-        note: str,
-        owner: str,
-        key: bytes = b"",
-        digest: bytes = b"",
-    ) -> tuple[str, messages.GenerationStarted]:
-        """Start a job; return its id and how the prompt was read."""
-        self._check_place(caller)
-        if self._store is not None:
-            self._store.file.check()
-        stream = self._generate(request, self._turns.take(caller), NOTHING_REPORTED)
-        self._starting[caller] += 1
+    async def _open(self, entry: Entry, request: messages.GenerateRequest) -> None:
+        """Start a job, and return once it is kept. Where that fails it is forgotten."""
         try:
+            stream = self._generate(request, self._turns.take(entry.caller), NOTHING_REPORTED)
             first, *rest = in_pages(await anext(stream))
-        finally:
-            self._starting[caller] -= 1
-        job_id = secrets.token_hex(16)
-        log: JobLog = MemoryLog()
-        kept_note = ""  # nobody asks for it without a restart
-        if self._store is not None:
-            same = repeatable(request, first.started)
-            log = StoredLog(
-                self._store,
-                *self._store.add(job_id, caller, owner, note, same, first.started, (key, digest)),
-            )
-            kept_note = note
-        job = _Job(job_id, caller, owner, first.started, log, kept_note, key)
-        self._jobs[job_id] = job
-        for response in rest:
-            job.note_response(response)
-        job.task = asyncio.create_task(job.run(stream, self._check_room))
-        await asyncio.sleep(0)  # a task that has not begun would not notice its end
-        try:
-            await log.settle()
-        except StateUnavailable:
-            job.task.cancel()
-            self._forget(job)
+            again = repeatable(request, first.started).SerializeToString()
+            self._log.keep(entry, again, first.started.SerializeToString())
+            for response in rest:
+                self._log.append(entry, response.SerializeToString())
+            counts = counted(first.started, NOTHING_REPORTED)
+            entry.task = asyncio.create_task(self._run(entry, stream, counts))
+            await asyncio.sleep(0)  # a task that has not begun would not notice its end
+            await self._log.settle()
+        except BaseException:
+            if entry.task is not None:
+                entry.task.cancel()
+            self._log.forget(entry)
             raise
-        return job_id, first.started
+        finally:
+            self._opening.pop(entry, None)
 
-    def _check_room(self) -> None:
-        """Make room on the disk where that is needed. Raises EngineBusy when there is none."""
-        store = self._store
-        while store is not None and store.byte_count > store.most_bytes:
-            if not self._drop_one_that_is_over():
-                message = f"the jobs that are kept take {store.most_bytes} bytes"
-                raise EngineBusy(message, self._turns.wait_seconds())
+    async def _run(
+        self, entry: Entry, stream: Responses, counts: messages.GenerationStatistics
+    ) -> None:
+        """Log everything that comes; the last event always says how it ended."""
+        error = b""
+        try:
+            async with aclosing(stream):
+                async for response in stream:
+                    if response.HasField("started"):  # again, after a restart
+                        check_prompt(_started(entry), response.started)
+                        continue
+                    self._log.append(entry, response.SerializeToString())
+                    origins = list(response.delta.origins)
+                    counts.generated_token_count += len(origins)
+                    counts.accepted_token_count += origins.count(messages.TOKEN_ORIGIN_DRAFTED)
+                    self._check_room(entry)
+        except asyncio.CancelledError:
+            finished = messages.GenerationFinished(reason=messages.FINISH_REASON_CANCELLED)
+            finished.statistics.CopyFrom(counts)
+            last = messages.GenerateResponse(finished=finished)
+            self._log.append(entry, last.SerializeToString())
+        except OutriderError as failure:
+            error = _write_error(failure)
+        except Exception as failure:
+            error = _write_error(logs.internal_error("outrider.orchestrator", failure))
+        self._log.finish(entry, error)
+
+    def _check_room(self, entry: Entry) -> None:
+        """Raise EngineBusy when there is no room for more of a job."""
+        if len(entry.events) > MAX_RESPONSES or entry.byte_count > MAX_WAITING_BYTES:
+            raise EngineBusy("nobody takes what the job brings", 0.0)
+        if not self._log.make_room():
+            most = self._log.retention.byte_count
+            message = f"the jobs that are kept take {most} bytes"
+            raise EngineBusy(message, self._turns.wait_seconds())
 
     def _check_place(self, caller: str) -> None:
         """Raise EngineBusy when there is no place for another job of a caller."""
-        self._forget_old()
-        its = [job for job in self._jobs.values() if job.caller == caller and not job.log.is_over]
-        its_count = len(its) + self._starting[caller]
-        if its_count >= self._caller_capacity:
+        entries = self._log.entries.values()
+        its_count = sum(each.caller == caller and not each.is_over for each in entries)
+        if its_count >= max(1, self._log.retention.count // 4):
             message = f"{its_count} jobs of this caller are in flight"
             raise EngineBusy(message, self._turns.wait_seconds())
-        count = len(self._jobs) + self._starting.total()
-        if count >= self._capacity and not self._drop_one_that_is_over():
-            raise EngineBusy(f"{count} jobs are in flight", self._turns.wait_seconds())
+        if not self._log.make_room(more=1):
+            raise EngineBusy(f"{len(entries)} jobs are in flight", self._turns.wait_seconds())
 
     async def poll(
         self, request: messages.PollGenerationRequest
@@ -372,92 +252,102 @@ class Jobs:
         """Return what came after the cursor, and forget what came before it.
 
         Raises NotFound for a job that is not known, or not any more, InvalidRequest for a cursor
-        after which nothing can come, and StateUnavailable where it cannot be kept or read.
+        after which nothing can come, and StateUnavailable where what comes cannot be kept.
         """
-        job = self._find(request.job_id)
-        log = job.log
+        entry = self._find(request.job_id)
         seconds = request.wait_duration.ToMilliseconds() / 1e3
-        if not 0 <= seconds <= 30:
-            raise InvalidRequest("wait_duration", f"must be in [0, 30] seconds, not {seconds}")
-        cursor = request.cursor or log.first
-        if not log.first <= cursor <= log.end:
-            raise InvalidRequest("cursor", f"must be in [{log.first}, {log.end}], not {cursor}")
-        await job.wait(cursor, seconds)
-        job.last_use = time.monotonic()
-        log.take_until(cursor)
-        page = await log.page(cursor, log.end)
+        if not 0 <= seconds <= MAX_WAIT_SECONDS:
+            message = f"must be in [0, {MAX_WAIT_SECONDS:g}] seconds, not {seconds}"
+            raise InvalidRequest("wait_duration", message)
+        cursor = request.cursor or entry.first
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while entry.stored == cursor and not entry.is_over:
+                    await entry.news.wait()
+        if not entry.first <= cursor <= entry.stored:
+            message = f"must be in [{entry.first}, {entry.stored}], not {cursor}"
+            raise InvalidRequest("cursor", message)
+        entry.last_use = time.monotonic()
+        self._log.take(entry, cursor)
+        page = entry.events[: min(PAGE_RESPONSES, entry.stored - cursor)]
+        page = page[: leading(map(len, page))]
         next_cursor = cursor + len(page)
-        is_last = log.is_over and next_cursor == log.end
+        is_last = entry.is_over and next_cursor == entry.stored
         if is_last:
-            job.settled.set()
+            self._settle(entry)
         elif not page:
-            log.check()
+            self._log.check()
         return messages.PollGenerationResponse(
-            responses=page,
+            responses=map(messages.GenerateResponse.FromString, page),
             next_cursor=next_cursor,
             finished=is_last,
-            error=log.error if is_last else None,
+            error=messages.JobError.FromString(entry.error) if is_last and entry.error else None,
         )
 
     async def cancel(self, job_id: str) -> None:
         """End a job and wait until it is over. Raises NotFound and StateUnavailable."""
-        job = self._find(job_id)
-        job.settled.set()
-        if job.task is not None:
-            job.task.cancel()
-            await asyncio.wait([job.task])
-            await job.log.settle()
+        entry = self._find(job_id)
+        self._settle(entry)
+        if entry.task is not None:
+            entry.task.cancel()
+            await asyncio.wait([entry.task])
+            await self._log.settle()
+
+    def _settle(self, entry: Entry) -> None:
+        """Nobody waits for a job any more: its end was polled, or it was cancelled."""
+        entry.is_settled = True
+        entry.wake()
 
     async def until_settled(self) -> None:
         """Wait until the jobs that run now are over, and their ends were polled.
 
         Those that outlive the process are not waited for.
         """
-        if self._store is not None:
-            return
-        for job in [each for each in self._jobs.values() if not each.log.is_over]:
-            await job.settled.wait()
+        for entry in [each for each in self._log.entries.values() if not each.is_over]:
+            while entry.opening and not (entry.is_settled or entry.is_kept):
+                await entry.news.wait()
 
     async def end_all(self) -> None:
         """End all jobs; what they brought is kept."""
-        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        tasks = [entry.task for entry in self._log.entries.values() if entry.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """End all jobs, or leave them to the next process where they are stored."""
-        for job in self._jobs.values():
-            job.is_left = self._store is not None
+        """End all jobs; those that are on disk are left to the next process as they are."""
+        await self._log.close()
         await self.end_all()
-        if self._store is not None:
-            await self._store.file.close()
 
-    def _find(self, job_id: str) -> _Job:
-        self._forget_old()
-        if job_id not in self._jobs:
+    def notes(self) -> dict[str, str]:
+        """Return the notes of the jobs that are on disk, by id, those of the oldest first."""
+        entries = self._log.entries.values()
+        return {entry.id: entry.note for entry in entries if entry.note and entry.is_kept}
+
+    async def recall(
+        self, job_id: str
+    ) -> tuple[messages.GenerationStarted, list[messages.GenerateResponse]]:
+        """Return how a job began, and what of it was taken. Raises NotFound, StateUnavailable."""
+        entry = self._find(job_id)
+        taken = (await self._log.read(entry))[: entry.first]
+        return _started(entry), list(map(messages.GenerateResponse.FromString, taken))
+
+    async def take(self, job_id: str, cursor: int) -> None:
+        """Note that what is before a cursor was taken, for good if the disk takes it. NotFound."""
+        self._log.take(self._find(job_id), cursor)
+        with suppress(StateUnavailable):
+            await self._log.settle()
+
+    def owner(self, job_id: str) -> str:
+        """Return the name of the token that a job was submitted with. Raises NotFound."""
+        return self._find(job_id).owner
+
+    def _find(self, job_id: str) -> Entry:
+        self._log.forget_old()
+        if job_id not in self._log.entries:
             raise unknown_job(job_id)
-        return self._jobs[job_id]
-
-    def _forget_old(self) -> None:
-        """Forget what is over and was not looked at for long."""
-        oldest = time.monotonic() - self._keep_seconds
-        for job in list(self._jobs.values()):
-            if job.log.is_over and job.last_use < oldest:
-                self._forget(job)
-
-    def _drop_one_that_is_over(self) -> bool:
-        """Make room: forget the job over that nobody looked at for longest; say if there is one."""
-        over = [job for job in self._jobs.values() if job.log.is_over]
-        if over:
-            self._forget(min(over, key=lambda job: job.last_use))
-        return bool(over)
-
-    def _forget(self, job: _Job) -> None:
-        job.log.drop()
-        self._submissions.forget(job.key)
-        del self._jobs[job.job_id]
+        return self._log.entries[job_id]
 
 
 def unknown_job(job_id: str) -> NotFound:
@@ -465,5 +355,10 @@ def unknown_job(job_id: str) -> NotFound:
     return NotFound("job_id", f"{job_id!r} is no job, or is forgotten by now")
 
 
-def _write_error(error: OutriderError) -> messages.JobError:
-    return messages.JobError(reason=error.reason, message=str(error), metadata=error.metadata)
+def _started(entry: Entry) -> messages.GenerationStarted:
+    return messages.GenerationStarted.FromString(entry.opening)
+
+
+def _write_error(error: OutriderError) -> bytes:
+    failure = messages.JobError(reason=error.reason, message=str(error), metadata=error.metadata)
+    return failure.SerializeToString()

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, takewhile
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 
 from orchestrator.core.actions import Commit, Report, TokenLogprob
 from orchestrator.core.control import Control
@@ -30,21 +29,21 @@ PAGE_RESPONSES = 4096
 """Responses in one answer at most: more would keep the event loop for longer than 10 ms."""
 
 
-def leading(parts: Iterable[Message]) -> int:
-    """Return how many parts, from the first on, go into one message; at least one."""
-    sizes = accumulate(each.ByteSize() for each in parts)
-    return max(1, sum(1 for _ in takewhile(lambda size: size <= PAGE_BYTES, sizes)))
+def leading(sizes: Iterable[int]) -> int:
+    """Return how many parts of these sizes, from the first on, go into one message; at least 1."""
+    sums = accumulate(sizes)
+    return max(1, sum(1 for _ in takewhile(lambda size: size <= PAGE_BYTES, sums)))
 
 
 def in_pages(response: messages.GenerateResponse) -> Iterator[messages.GenerateResponse]:
     """Yield a response; of a large `started` what is too much follows in deltas."""
     left = list(response.started.prompt_logprobs)
-    count = leading(left)
+    count = leading(each.ByteSize() for each in left)
     if count < len(left):
         del response.started.prompt_logprobs[count:]
     yield response
     while left := left[count:]:
-        count = leading(left)
+        count = leading(each.ByteSize() for each in left)
         delta = messages.GenerationDelta(prompt_logprobs=left[:count])
         yield messages.GenerateResponse(delta=delta)
 

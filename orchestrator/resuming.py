@@ -73,20 +73,13 @@ def counted(
 def repeatable(
     request: messages.GenerateRequest, started: messages.GenerationStarted
 ) -> messages.GenerateRequest:
-    """Return a request that asks for the same text again, of the same model."""
+    """Return a request that asks for the same text of the same model again, but for its prompt."""
     same = messages.GenerateRequest()
     same.CopyFrom(request)
     same.seed = started.seed
     same.model.identity, same.model.name = started.model_identity, started.model_name
+    same.prompt_logprobs = False  # they were reported before the first token
     return same
-
-
-def continuation(request: messages.GenerateRequest) -> messages.GenerateRequest:
-    """Return a request without what was reported before the first token, and is not again."""
-    rest = messages.GenerateRequest()
-    rest.CopyFrom(request)
-    rest.prompt_logprobs = False
-    return rest
 
 
 def check_prompt(before: messages.GenerationStarted, now: messages.GenerationStarted) -> None:

@@ -17,9 +17,9 @@ from orchestrator.chat.template import ChatTemplate
 from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.speculate import control
-from orchestrator.job_store import JobStore
-from orchestrator.jobs import Jobs, unknown_job
+from orchestrator.jobs import Jobs, job_log, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
+from orchestrator.log import check_key, owned_key
 from orchestrator.lookup_caches import load_shared_texts
 from orchestrator.metering import counted
 from orchestrator.paired_drafts import PairedDraft
@@ -34,7 +34,6 @@ from outrider import logs, wire
 from outrider.access import Access, current_caller
 from outrider.errors import Draining, InvalidRequest
 from outrider.grants import Right
-from outrider.idempotency import check_key, name_of
 from outrider.messages import Rule
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -82,9 +81,7 @@ class Orchestrator:
                 request, counts_cached=not reported, turn=turn, reported=reported
             ),
             self._job_share,
-            config.jobs,
-            config.job_seconds,
-            JobStore(config.state) if config.state is not None else None,
+            job_log(config.jobs, config.job_seconds, config.state),
         )
 
     def _job_share(self) -> int:
@@ -153,7 +150,7 @@ class Orchestrator:
         """
         owner, key = current_caller().own_name, b""
         if request.idempotency_key:
-            key = name_of(check_key("idempotency_key", request.idempotency_key), [credentials])
+            key = owned_key(check_key("idempotency_key", request.idempotency_key), [credentials])
         job_id, started = await self._jobs.submit(
             request.request, owner or caller, owner=owner, key=key
         )

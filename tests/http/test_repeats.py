@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ async def test_what_nobody_comes_back_for_is_stopped(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize("error", [DecodeFailed("no"), EngineBusy("no", 1.0)])
 async def test_what_failed_is_tried_again(streams: bool, after: int, error: Exception) -> None:
     fake = FakeOrchestrator()
@@ -209,21 +210,21 @@ async def test_kept_answers_are_bounded_in_age_and_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeOrchestrator()
+    body = {"prompt": "a" * 40_000, "echo": True}
     async with serving(fake, state=tmp_path) as url:
-        size = len((await post(f"{url}/v1/completions", BODY)).content)
-    now = repeats.time.time()
+        size = len((await post(f"{url}/v1/completions", body)).content)
+    now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 601.0)
     async with serving(fake, state=tmp_path) as url:
-        assert "idempotent-replayed" not in (await post(f"{url}/v1/completions", BODY)).headers
+        assert "idempotent-replayed" not in (await post(f"{url}/v1/completions", body)).headers
     monkeypatch.undo()
     fake.requests.clear()
+    monkeypatch.setattr(repeats, "MOST_BYTES", 3 * size)
     async with serving(fake, state=tmp_path / "small") as url:
-        monkeypatch.setattr("gateway.answers_kept.MOST_BYTES", 5 * size // 2)
         for key in "abcd":
-            await post(f"{url}/v1/completions", BODY, key=key)
-    monkeypatch.undo()  # what was put in is written by now
+            await post(f"{url}/v1/completions", body, key=key)
     async with serving(fake, state=tmp_path / "small") as url:
-        await post(f"{url}/v1/completions", BODY, key="a")
+        await post(f"{url}/v1/completions", body, key="a")
         assert len(fake.requests) == 5, "the oldest made room"
-        await post(f"{url}/v1/completions", BODY, key="d")
+        await post(f"{url}/v1/completions", body, key="d")
         assert len(fake.requests) == 5

@@ -33,6 +33,7 @@ OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 READING = "tests/unit/test_reading.py"
 SCHEDULER = "tests/unit/test_scheduler.py"
 RATES = "tests/unit/test_rates.py"
+LOG = "tests/unit/test_log.py"
 
 MISTAKES = (
     # --- memories that are not simply cut ---
@@ -441,6 +442,49 @@ MISTAKES = (
         "size <= PAGE_BYTES",
         "size <= 100 * PAGE_BYTES",
         ("tests/services/test_jobs.py::test_a_result_beyond_a_message_is_polled_in_pages",),
+    ),
+    # --- requests that come again ---
+    Mistake(
+        "a key brings the answer of another request",
+        "orchestrator/log.py",
+        "if entry is not None and entry.digest != digest:",
+        "if entry is not None and not entry.digest:",
+        (LOG,),
+    ),
+    Mistake(
+        "a key is everybody's",
+        "orchestrator/log.py",
+        "return digest_of(*sorted(credentials), key.encode())",
+        "return digest_of(key.encode())",
+        (LOG,),
+    ),
+    Mistake(
+        "what is in flight makes room",
+        "orchestrator/log.py",
+        "over = [entry for entry in self.entries.values() if entry.is_over]",
+        "over = list(self.entries.values())",
+        (LOG,),
+    ),
+    Mistake(
+        "an event can be read before it is stored",
+        "orchestrator/log.py",
+        "        entry.events.append(data)\n",
+        "        entry.events.append(data)\n        entry.stored = entry.end\n",
+        (LOG,),
+    ),
+    Mistake(
+        "a job begins anew after a restart",
+        "orchestrator/jobs.py",
+        "self._generate(request, turn, reported)",
+        "self._generate(request, turn, NOTHING_REPORTED)",
+        ("tests/services/test_kept_jobs.py::test_jobs_are_polled_to_their_ends_after_kill_9",),
+    ),
+    Mistake(
+        "an answer that failed within its stream is sent again",
+        "gateway/repeats.py",
+        "        self.is_failed = True\n",
+        "        pass\n",
+        ("tests/http/test_repeats.py::test_what_failed_is_tried_again",),
     ),
     # --- refusals ---
     Mistake(

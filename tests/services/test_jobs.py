@@ -13,10 +13,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from orchestrator.jobs import Jobs
+from orchestrator.jobs import Jobs, job_log
 from orchestrator.reporting import PAGE_BYTES
-from orchestrator.submissions import Submissions
-from outrider.errors import DecodeFailed
+from outrider.errors import DecodeFailed, KeyReused
 from outrider.rpc.errors import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
@@ -181,7 +180,7 @@ async def test_a_failed_job_says_why_and_no_more(error: Exception) -> None:
         yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
         raise error
 
-    jobs = Jobs(lambda *_: failing(), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: failing(), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     polled = messages.PollGenerationResponse()
     while not polled.finished:
@@ -219,7 +218,7 @@ async def responses(count: int, pause: float = 0.0) -> AsyncIterator[messages.Ge
 
 
 async def test_results_are_kept_for_a_time_and_only_so_many() -> None:
-    jobs = Jobs(lambda *_: responses(1), one_at_a_time, 2, 0.05)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: responses(1), one_at_a_time, job_log(2, 0.05))  # type: ignore[arg-type,return-value]
     ids = [(await jobs.submit(messages.GenerateRequest(), who))[0] for who in "ab"]
     await asyncio.sleep(0.01)
     # The third takes the place of the one that nobody looked at for longest.
@@ -234,7 +233,7 @@ async def test_results_are_kept_for_a_time_and_only_so_many() -> None:
 
 
 async def test_running_jobs_are_never_dropped_for_others() -> None:
-    jobs = Jobs(lambda *_: responses(1, pause=9.0), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: responses(1, pause=9.0), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
     await jobs.submit(messages.GenerateRequest())
     with pytest.raises(Exception, match="in flight"):
         await jobs.submit(messages.GenerateRequest(), "another")
@@ -242,7 +241,7 @@ async def test_running_jobs_are_never_dropped_for_others() -> None:
 
 
 async def test_a_job_cancelled_before_it_began_is_over_too() -> None:
-    jobs = Jobs(lambda *_: responses(1, pause=9.0), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: responses(1, pause=9.0), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     await jobs.cancel(job_id)
     polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
@@ -269,7 +268,7 @@ async def test_a_result_beyond_a_message_is_polled_in_pages() -> None:
         for _ in range(20):
             yield piece
 
-    jobs = Jobs(lambda *_: large(), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: large(), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     cursor, count, finished = 0, 0, False
     while not finished:
@@ -290,7 +289,7 @@ async def test_results_that_nobody_takes_are_bounded_in_bytes(
         for _ in range(1000):
             yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
 
-    jobs = Jobs(lambda *_: many(), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: many(), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
     assert polled.finished and polled.error.reason == "ENGINE_BUSY"
@@ -417,18 +416,29 @@ async def test_a_submission_that_was_cut_off_is_the_job_of_the_next_one() -> Non
 
 
 async def test_a_start_that_failed_leaves_its_key_new() -> None:
-    submissions, tries = Submissions(), 0
+    tries = 0
 
-    async def start() -> tuple[str, messages.GenerationStarted]:
+    async def starting(*_: Any) -> AsyncIterator[messages.GenerateResponse]:
         nonlocal tries
         tries += 1
         if tries == 1:
             raise DecodeFailed("once")
-        return f"job {tries}", messages.GenerationStarted()
+        async for each in responses(1):
+            yield each
 
-    with pytest.raises(DecodeFailed):
-        await submissions.start_once(b"key", b"request", start)
-    assert (await submissions.start_once(b"key", b"request", start))[0] == "job 2"
-    assert (await submissions.start_once(b"key", b"request", start))[0] == "job 2"
-    submissions.forget(b"key")
-    assert (await submissions.start_once(b"key", b"another", start))[0] == "job 3"
+    jobs = Jobs(starting, one_at_a_time, job_log(2, 60.0))  # type: ignore[arg-type]
+    asked, other = messages.GenerateRequest(), messages.GenerateRequest(seed=2)
+    failed = await asyncio.gather(
+        *(jobs.submit(asked, key=b"key") for _ in range(2)), return_exceptions=True
+    )
+    assert [type(each) for each in failed] == [DecodeFailed] * 2
+    assert tries == 1 and len(jobs) == 0
+    second, _ = await jobs.submit(asked, key=b"key")
+    assert (await jobs.submit(asked, key=b"key"))[0] == second
+    with pytest.raises(KeyReused):
+        await jobs.submit(other, key=b"key")
+    await jobs.cancel(second)
+    for caller in "ab":  # they take its place, and with it goes its key
+        await jobs.submit(asked, caller)
+    assert second not in jobs
+    assert (await jobs.submit(other, key=b"key"))[0] != second

@@ -7,15 +7,17 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from orchestrator.job_store import JobStore
-from orchestrator.jobs import MAX_ATTEMPTS, Jobs
+from orchestrator.jobs import MAX_ATTEMPTS, Jobs, job_log
+from orchestrator.log import Log
 from orchestrator.reporting import PAGE_RESPONSES
+from orchestrator.store import Store
 from outrider.errors import InvalidConfig, NotFound, StateUnavailable
 from outrider.rpc.channel import open_channel
 from outrider.sampling import SamplingParameters
@@ -189,7 +191,7 @@ async def test_a_key_is_forgotten_with_its_job(tmp_path: Path) -> None:
         assert again.job_id not in (first.job_id, other)
         await orchestrator.close()
         with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
-            found = file.execute("SELECT count(*) FROM submissions").fetchone()
+            found = file.execute("SELECT count(*) FROM submissions WHERE key != x''").fetchone()
         assert found == (1,)
         await orchestrator.start()
 
@@ -370,11 +372,11 @@ async def test_a_text_that_was_over_before_its_end_was_stored_ends(
             client = Client(await submit(whole.stub, asked))
             [expected] = await client.to_the_end(whole.stub)
         file = sqlite3.connect(tmp_path / "jobs.sqlite")
-        [end] = file.execute("SELECT max(number) FROM responses").fetchone()
+        [end] = file.execute("SELECT max(number) FROM events").fetchone()
         for lost in range(1, min(passes, end)):
             with file:
-                file.execute("DELETE FROM responses WHERE number > ?", (end - lost,))
-                file.execute("UPDATE jobs SET over = 0, first = 0, attempts = 0")
+                file.execute("DELETE FROM events WHERE number > ?", (end - lost,))
+                file.execute("UPDATE submissions SET is_over = 0, first = 0, attempts = 0")
             file.commit()
             file.close()
             async with running(OrchestratorProcess(service.address, state=tmp_path)) as again:
@@ -384,7 +386,7 @@ async def test_a_text_that_was_over_before_its_end_was_stored_ends(
             assert its.finished is not None and expected.finished is not None
             assert its.finished.reason == expected.finished.reason
             file = sqlite3.connect(tmp_path / "jobs.sqlite")
-            [end] = file.execute("SELECT max(number) FROM responses").fetchone()
+            [end] = file.execute("SELECT max(number) FROM events").fetchone()
         file.close()
 
 
@@ -418,9 +420,21 @@ async def responses(count: int, size: int = 1) -> AsyncIterator[messages.Generat
     yield messages.GenerateResponse(finished=messages.GenerationFinished())
 
 
-def jobs_of(store: JobStore, count: int = 1, size: int = 1, keep: float = 60.0) -> Jobs:
+def kept(folder: Path, seconds: float = 60.0, byte_count: int = 2**30) -> Log:
+    """Return a log of 16 jobs at most in a folder."""
+    log = job_log(16, seconds, folder)
+    log.retention = replace(log.retention, byte_count=byte_count)
+    return log
+
+
+def file_of(log: Log) -> Store:
+    assert log.store is not None
+    return log.store
+
+
+def jobs_of(log: Log, count: int = 1, size: int = 1) -> Jobs:
     """Return jobs that each bring so many responses."""
-    return Jobs(lambda *_: responses(count, size), one_at_a_time, 16, keep, store)  # type: ignore[arg-type,return-value]
+    return Jobs(lambda *_: responses(count, size), one_at_a_time, log)  # type: ignore[arg-type,return-value]
 
 
 async def until_over(jobs: Jobs, job_id: str) -> None:
@@ -436,10 +450,9 @@ async def until_over(jobs: Jobs, job_id: str) -> None:
 
 async def test_a_page_of_a_long_job_costs_a_page(tmp_path: Path) -> None:
     """A poll writes one row, whatever the job's length, and reads no more than it returns."""
-    store = JobStore(tmp_path)
-    jobs = jobs_of(store, 50_000)
+    log = kept(tmp_path)
+    jobs, file = jobs_of(log, 50_000), file_of(log)
     job_id, _ = await jobs.submit(messages.GenerateRequest())
-    file = store.file
     cursor, finished, numbers = 0, False, list[int]()
     await eventually(lambda: _is_over(jobs, job_id))
     while not finished:
@@ -455,13 +468,13 @@ async def test_a_page_of_a_long_job_costs_a_page(tmp_path: Path) -> None:
 
 
 def _is_over(jobs: Jobs, job_id: str) -> bool:
-    return jobs._jobs[job_id].log.is_over
+    return jobs._log.entries[job_id].is_over
 
 
 async def test_results_are_kept_for_a_time_after_a_restart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = jobs_of(JobStore(tmp_path))
+    jobs = jobs_of(kept(tmp_path))
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     await until_over(jobs, job_id)
     await jobs.close()
@@ -469,28 +482,28 @@ async def test_results_are_kept_for_a_time_after_a_restart_too(
     now = time.time()
     for away in (23 * 3600, -48 * 3600):
         monkeypatch.setattr("time.time", lambda away=away: now + away)
-        jobs = jobs_of(JobStore(tmp_path))
+        jobs = jobs_of(kept(tmp_path))
         jobs.start()
         assert job_id in jobs
         await jobs.close()
     monkeypatch.setattr("time.time", lambda: now + 25 * 3600)
-    jobs = jobs_of(JobStore(tmp_path))
+    jobs = jobs_of(kept(tmp_path))
     jobs.start()
     assert job_id not in jobs
     await jobs.close()
     monkeypatch.undo()
-    jobs = jobs_of(JobStore(tmp_path), keep=0.05)
+    jobs = jobs_of(kept(tmp_path, 0.05))
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     await eventually(lambda: len(jobs) == 0)
     await jobs.close()
     with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
-        for table in ("jobs", "responses"):
+        for table in ("submissions", "events"):
             assert file.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
 async def test_all_jobs_together_have_a_bound(tmp_path: Path) -> None:
-    store = JobStore(tmp_path, most_bytes=400_000)
-    jobs = jobs_of(store, 10, 10_000)
+    log = kept(tmp_path, byte_count=400_000)
+    jobs = jobs_of(log, 10, 10_000)
     ids = []
     for _ in range(8):
         job_id, _ = await jobs.submit(messages.GenerateRequest())
@@ -498,7 +511,7 @@ async def test_all_jobs_together_have_a_bound(tmp_path: Path) -> None:
         ids.append(job_id)
     assert len(jobs) == 3, "the oldest have made room"
     assert [each in jobs for each in ids[-3:]] == [True] * 3
-    large = jobs_of(store, 100, 10_000)
+    large = jobs_of(log, 100, 10_000)
     job_id, _ = await large.submit(messages.GenerateRequest())
     await until_over(large, job_id)
     polled = await large.poll(messages.PollGenerationRequest(job_id=job_id))
@@ -506,7 +519,7 @@ async def test_all_jobs_together_have_a_bound(tmp_path: Path) -> None:
         asked = messages.PollGenerationRequest(job_id=job_id, cursor=polled.next_cursor)
         polled = await large.poll(asked)
     assert polled.error.reason == "ENGINE_BUSY" and "400000" in polled.error.message
-    await store.file.settle()
+    await log.settle()
     assert (tmp_path / "jobs.sqlite").stat().st_size < 2 * 400_000
     await jobs.close()
 
@@ -517,7 +530,7 @@ async def test_a_job_that_ends_the_process_again_and_again_is_given_up(tmp_path:
         await asyncio.Event().wait()
 
     def make() -> Jobs:
-        return Jobs(lambda *_: endless(), one_at_a_time, 16, 60.0, JobStore(tmp_path))  # type: ignore[arg-type,return-value]
+        return Jobs(lambda *_: endless(), one_at_a_time, kept(tmp_path))  # type: ignore[arg-type,return-value]
 
     jobs = make()
     job_id, _ = await jobs.submit(messages.GenerateRequest())
@@ -564,12 +577,13 @@ async def test_a_disk_that_takes_nothing_is_one_clear_line(
         async for each in stream:
             yield each
 
-    store = JobStore(tmp_path)
-    jobs = Jobs(lambda *_: held(), one_at_a_time, 16, 60.0, store)  # type: ignore[arg-type,return-value]
+    log = kept(tmp_path)
+    store = file_of(log)
+    jobs = Jobs(lambda *_: held(), one_at_a_time, log)  # type: ignore[arg-type,return-value]
     job_id, _ = await jobs.submit(messages.GenerateRequest())
-    await store.file.read(lambda connection: connection.execute(breaks).fetchall())
+    await store.read(breaks)
     go_on.set()
-    await eventually(lambda: bool(store.file.failure))
+    await eventually(lambda: bool(store.failure))
     with pytest.raises(StateUnavailable, match=words):
         await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
     with pytest.raises(StateUnavailable, match=words):
@@ -577,17 +591,17 @@ async def test_a_disk_that_takes_nothing_is_one_clear_line(
     await asyncio.sleep(2.5)  # it was tried again meanwhile
     lines = [each for each in caplog.records if each.name == "outrider.state"]
     assert len(lines) == 1 and words in lines[0].fields["detail"]  # type: ignore[attr-defined]
-    await store.file.read(lambda connection: connection.execute(mends).fetchall())
-    await eventually(lambda: not store.file.failure)
+    await store.read(mends)
+    await eventually(lambda: not store.failure)
     await until_over(jobs, job_id)
     await jobs.close()
-    assert JobStore(tmp_path).found[0].end == 201
+    assert kept(tmp_path).entries[job_id].end == 201
 
 
 def refusal(folder: Path) -> str:
     """Return what is said of a folder that cannot be used."""
     with pytest.raises(InvalidConfig) as refused:
-        JobStore(folder)
+        kept(folder)
     message = str(refused.value)
     assert message.startswith("state: ") and "\n" not in message
     return message
@@ -601,7 +615,7 @@ def test_a_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
-    jobs = jobs_of(JobStore(tmp_path), 200, 1000)
+    jobs = jobs_of(kept(tmp_path), 200, 1000)
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     await until_over(jobs, job_id)
     await jobs.close()
@@ -614,22 +628,22 @@ async def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 async def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.state._LOCK_SECONDS", 0.1)
-    store = JobStore(tmp_path)
+    monkeypatch.setattr("orchestrator.store._LOCK_SECONDS", 0.1)
+    log = kept(tmp_path)
     assert "another orchestrator uses it" in refusal(tmp_path)
-    await store.file.close()
-    await JobStore(tmp_path).file.close()
+    await log.close()
+    await kept(tmp_path).close()
 
 
 async def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
-    await JobStore(tmp_path).file.close()
+    await kept(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
         file.execute("PRAGMA user_version = 99")
     assert "newer version" in refusal(tmp_path)
 
 
 async def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
-    await JobStore(tmp_path / "state").file.close()
+    await kept(tmp_path / "state").close()
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
     assert (tmp_path / "state" / "jobs.sqlite").stat().st_mode & 0o077 == 0
 
@@ -667,7 +681,7 @@ async def test_a_job_is_cancelled_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_an_unknown_job_is_not_found_with_a_state_either(tmp_path: Path) -> None:
-    jobs = jobs_of(JobStore(tmp_path))
+    jobs = jobs_of(kept(tmp_path))
     with pytest.raises(NotFound):
         await jobs.poll(messages.PollGenerationRequest(job_id="nobody"))
     with pytest.raises(NotFound):

@@ -135,7 +135,7 @@ async def test_an_orchestrator_takes_limits_and_lists() -> None:
     assert not orchestrator.config.accept_drafts, "what needs a restart stays as it was"
     assert orchestrator._completions._config is orchestrator.config
     assert orchestrator._completions.planner._config is orchestrator.config
-    assert orchestrator._jobs._capacity == 9
+    assert orchestrator._jobs._log.retention.count == 9
     again = replace(after, targets=["127.0.0.1:3"], drafts=[])
     take(orchestrator, again, {"targets", "drafts"})
     assert [peer.address for peer in orchestrator.pool.peers] == ["127.0.0.1:3"]

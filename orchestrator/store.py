@@ -1,6 +1,6 @@
 """A SQLite file that one thread writes and reads, so that the event loop never waits for the disk.
 
-What is put in is written in order, and together with what comes meanwhile. A process that is killed
+Statements are written in order, and together with what comes meanwhile. A process that is killed
 loses nothing that was reported as stored; a machine that loses its power may lose the last moments.
 While the disk takes nothing, what waits is kept and tried again, and `failure` says why.
 """
@@ -15,27 +15,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from outrider import logs
 from outrider.errors import InvalidConfig, StateUnavailable
 
-Result = TypeVar("Result")
-
-Work = Callable[[sqlite3.Connection], Result]
-"""Reads or writes, in the file's own thread; a write is part of a transaction."""
-
-_WRITTEN_TOGETHER = 1024
-_PAUSE_SECONDS = 0.02
-"""Between two transactions: what comes meanwhile goes into the next, at a fiftieth of a core."""
-_RETRY_SECONDS = 1.0
-_LOCK_SECONDS = 5.0
-"""For the process that had the file before to be gone."""
-_WAL_BYTES = 16 * 2**20
+_STATEMENTS = 1024  # of one transaction at most: some 10 ms, for which a reader waits
+_PAUSE_SECONDS = 0.02  # between two transactions: what comes meanwhile shares the next one
+_RETRY_SECONDS = (
+    1.0  # after a write that failed; for a disk that is full seconds make no difference
+)
+_LOCK_SECONDS = 5.0  # for the process that had the file before to be gone
+_WAL_BYTES = 16 * 2**20  # the write-ahead log is cut to this once its pages are in the file
 
 
-class StateFile:
-    """One file of a state folder, locked for this process."""
+class Store:
+    """One file, locked for this process and readable to its own user alone."""
 
     def __init__(self, path: Path, schema: str, version: int, most_bytes: int) -> None:
         """Open or make it, with its tables; the file has `most_bytes` at most.
@@ -45,44 +40,47 @@ class StateFile:
         self.path = path
         self.failure = ""
         """Why nothing can be written now, in one line."""
-        self._waiting: deque[tuple[Work[Any], Callable[[Any], None] | None]] = deque()
+        self._waiting: deque[tuple[str, tuple[Any, ...], Callable[[], None]]] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._news = asyncio.Event()  # set when something was written, or could not be
         self._is_closed = False
-        self._thread = ThreadPoolExecutor(1, "state")
+        self._thread = ThreadPoolExecutor(1, "store")
         try:
             self._connection = _open(path, schema, version, most_bytes)
         except (OSError, sqlite3.Error) as error:
             self._thread.shutdown()
             raise InvalidConfig("state", f"{path}: {_words_of(error)}") from None
 
-    def read_now(self, work: Work[Result]) -> Result:
-        """Return what `work` reads, before anything else happens. Raises InvalidConfig."""
+    def read_now(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement, before anything else happens. Raises InvalidConfig."""
         try:
-            return work(self._connection)
+            with self._connection:
+                return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise InvalidConfig("state", f"{self.path}: {_words_of(error)}") from None
 
-    def put(self, work: Work[Result], stored: Callable[[Result], None] | None = None) -> None:
-        """Have something written; `stored` is called with what it returned once it is."""
-        if self._is_closed:
-            return
-        self._waiting.append((work, stored))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
-
-    async def read(self, work: Work[Result]) -> Result:
-        """Return what `work` reads. Raises StateUnavailable."""
+    async def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement. Raises StateUnavailable."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, work, self._connection)
+            return await loop.run_in_executor(
+                self._thread, lambda: self._connection.execute(statement, values).fetchall()
+            )
         except sqlite3.Error as error:
             raise StateUnavailable(f"{self.path}: {_words_of(error)}") from None
+
+    def put(self, statement: str, *values: Any, stored: Callable[[], None] = lambda: None) -> None:
+        """Have a statement written; `stored` is called once it is."""
+        if self._is_closed:
+            return
+        self._waiting.append((statement, values, stored))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
 
     async def settle(self) -> None:
         """Wait until everything that was put in by now is stored. Raises StateUnavailable."""
         done = asyncio.Event()
-        self.put(_nothing, lambda _: done.set())
+        self.put("SELECT 1", stored=done.set)
         while not (done.is_set() or self._is_closed):
             self.check()
             self._news.clear()
@@ -110,26 +108,25 @@ class StateFile:
         """Write what waits until nothing does."""
         loop = asyncio.get_running_loop()
         while self._waiting:
-            some = list(self._waiting)[:_WRITTEN_TOGETHER]
+            some = list(self._waiting)[:_STATEMENTS]
             try:
-                results = await loop.run_in_executor(self._thread, self._apply, some)
+                await loop.run_in_executor(self._thread, self._apply, some)
             except sqlite3.Error as error:
                 self._note_failure(_words_of(error))
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             self._note_failure("")
-            for _, stored in some:
+            for _, _, stored in some:
                 self._waiting.popleft()
-                result = results.pop(0)
-                if stored is not None:
-                    stored(result)
+                stored()
             self._news.set()
             await asyncio.sleep(_PAUSE_SECONDS)
         self._writing = None
 
-    def _apply(self, some: list[tuple[Work[Any], Any]]) -> list[Any]:
+    def _apply(self, some: list[tuple[str, tuple[Any, ...], Any]]) -> None:
         with self._connection:
-            return [work(self._connection) for work, _ in some]
+            for statement, values, _ in some:
+                self._connection.execute(statement, values)
 
     def _note_failure(self, words: str) -> None:
         """Log it where the disk takes nothing any more, or does again; once each."""
@@ -140,10 +137,6 @@ class StateFile:
             logs.event("outrider.state", "the state is written again", path=str(self.path))
         self.failure = failure
         self._news.set()
-
-
-def _nothing(connection: sqlite3.Connection) -> None:
-    """Write nothing."""
 
 
 def _open(path: Path, schema: str, version: int, most_bytes: int) -> sqlite3.Connection:
