@@ -39,9 +39,11 @@ WEIGHTS = [
 
 START = """# Models
 
-Any GGUF text model that llama.cpp runs, with weights from F32 to IQ4_XS and TQ2_0, in one file or several. `outrider doctor --model FILE` says whether a file fits and runs.
+Any GGUF text model that llama.cpp runs, with weights from F32 to IQ4_XS and TQ2_0, in one file or several.
+`outrider doctor --model FILE` says whether a file fits and runs.
 
-How a model's memory can be cut back decides what a rejected draft costs. It is found out at load by trying; `GetModel` (`rollback_capability`), `outrider status --json` and `doctor` say it.
+How a model's memory can be cut back decides what a rejected draft costs. It is found out at load by trying;
+`GetModel` (`rollback_capability`), `outrider status --json` and `doctor` say it.
 
 | rollback | memory | a rejected draft costs |
 |---|---|---|
@@ -50,10 +52,13 @@ How a model's memory can be cut back decides what a rejected draft costs. It is 
 | snapshots | a recurrent state of which llama.cpp keeps the last few (`--snapshots N`, 4 by default) | nothing up to N tokens; more go back to a checkpoint |
 | checkpoints | a recurrent state that cannot be cut | a copy of the state before each draft; the accepted tokens are decoded again with the next round's |
 
-There are at most 4 checkpoints for each session and 1 GiB together, but for the newest of each session in use. `exact` numerics and one pool of cells need full rollback. What a rejection changes of the logits, and how texts of mixtures of experts
-differ with flash attention, was measured in [decisions/0026](decisions/0026-rollback-by-capability.md).
+There are at most 4 checkpoints for each session and 1 GiB together, but for the newest of each session in use.
+`exact` numerics and one pool of cells need full rollback. What a rejection changes of the logits, and how texts of
+mixtures of experts differ with flash attention, was measured in
+[decisions/0026](decisions/0026-rollback-by-capability.md).
 
-The table is written by `tests/engine/test_zoo.py`, which loads and rolls back a tiny model of each kind. Which architectures are right with AMX is in [decisions/0043](decisions/0043-kernels-are-plug-ins.md#by-architecture).
+The table is written by `tests/engine/test_zoo.py`, which loads and rolls back a tiny model of each kind. Which
+architectures are right with AMX is in [decisions/0043](decisions/0043-kernels-are-plug-ins.md#by-architecture).
 
 | architecture | example | rollback | pool | `exact` may run |
 |---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""CHANGELOG.md is what docs/releasing.md says of it: a section for each release, the newest first."""
+"""CHANGELOG.md is what docs/releasing.md says of it: a section for each release, newest first."""
 
 from __future__ import annotations
 

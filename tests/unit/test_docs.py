@@ -1,4 +1,4 @@
-"""The documents say what is there: links lead somewhere, options exist, and the guides stay short."""
+"""The documents say what is there: links lead somewhere, options exist, the guides are short."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ PAGES = [
 WORDS = 25_000  # of all guides together; decisions are not among them
 
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
-_COMMAND = re.compile(r"^(?:! |\w+=\S+ |\.venv/bin/|/\S+/)*outrider (?P<words>(?:--config |[a-z]).*)$")
+_COMMAND = re.compile(
+    r"^(?:! |\w+=\S+ |\.venv/bin/|/\S+/)*outrider (?P<words>(?:--config |[a-z]).*)$"
+)
 _OTHERS = {"--api-key", "--beside", "--chat-template", "--pooling", "--reasoning"}
 """Options of other programs that the guides name by themselves."""
 
