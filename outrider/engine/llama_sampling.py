@@ -302,7 +302,7 @@ def _texts_for_grammars(vocabulary: Any, size: int) -> GrammarVocabulary:
     """Return what a grammar sees of a vocabulary.
 
     llama.cpp's own sampler is not asked: there are grammars with which it ends
-    the process, or never ends (docs/grammars.md). As there, a token's text is
+    the process, or never ends (docs/decisions/0015). As there, a token's text is
     also what a control token is named, and the ends of a text are no text.
     """
     is_end = np.array([ll.llama_vocab_is_eog(vocabulary, i) for i in range(size)], np.bool_)

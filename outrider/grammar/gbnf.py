@@ -1,6 +1,6 @@
 """Reads GBNF just as llama.cpp does, and refuses what llama.cpp should not be given. Pure.
 
-docs/grammars.md says what such texts do there.
+docs/decisions/0015 says what such texts do there.
 """
 
 from __future__ import annotations

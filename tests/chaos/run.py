@@ -2,7 +2,7 @@
 
     python -m tests.chaos.run --seed 1 --minutes 20 --write
 
-With --write the table of docs/faults.md is rewritten after every cell, and cells of the same seed
+With --write the table of tests/faults.md is rewritten after every cell, and cells of the same seed
 that it has already are not run again: the page is filled in several sittings.
 """
 

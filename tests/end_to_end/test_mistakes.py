@@ -1,4 +1,4 @@
-"""Every mistake is one line that says what is wrong. docs/mistakes.md lists them.
+"""Every mistake is one line that says what is wrong. mistakes.md beside it lists them.
 
 REWRITE_MISTAKES=1 writes that file anew; read the difference before you commit it.
 """
@@ -32,7 +32,7 @@ from tests.support.commands import (
 )
 from tests.support.tiny_gguf import Vocabulary, write_model
 
-TABLE = Path(__file__).resolve().parents[2] / "docs" / "mistakes.md"
+TABLE = Path(__file__).parent / "mistakes.md"
 REWRITE = bool(os.environ.get("REWRITE_MISTAKES"))
 
 # Capital words stand for addresses, the other names for files that `_write_files` makes.

@@ -22,7 +22,7 @@ STEPS = 2000 if THOROUGH else 60
 TOLERANCE = 0.3
 """Of a logit, whose standard deviation is 3. Rejections change nothing themselves, but rows that
 share a decode with others are computed by other kernels, which may choose other experts: by .23 at
-most (docs/models.md). The state of another text differs by more than 1."""
+most (docs/decisions/0026). The state of another text differs by more than 1."""
 
 EXPECTED = dict.fromkeys(RECURRENT, Rollback.CHECKPOINTS) | {"qwen35": Rollback.SNAPSHOTS}
 EXPECTED |= dict.fromkeys(WINDOWED, Rollback.WINDOW)

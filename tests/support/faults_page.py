@@ -1,4 +1,4 @@
-"""docs/faults.md: what was found to go wrong, written from the tests that show it no longer does.
+"""tests/faults.md: what was found to go wrong, written from the tests that show it no longer does.
 
 Such a test carries `@pytest.mark.fault(section, fault, before=..., now=...)`. The page is read off
 the source of the tests, so that it is the same whichever of them run. Between two markers it has
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "faults.md"
+PAGE = TESTS / "faults.md"
 
 SECTIONS = {
     "text": "Wrong text",

@@ -1,0 +1,109 @@
+"""The documents say what is there: links lead somewhere, options exist, the guides are short."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+from outrider_cli import settings
+from outrider_cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *GUIDES,
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+    *(ROOT / name / "README.md" for name in ("deploy", "models")),
+]
+WORDS = 25_000  # of all guides together; decisions are not among them
+
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+_COMMAND = re.compile(
+    r"^(?:! |\w+=\S+ |\.venv/bin/|/\S+/)*outrider (?P<words>(?:--config |[a-z]).*)$"
+)
+_OTHERS = {"--api-key", "--beside", "--chat-template", "--pooling", "--reasoning"}
+"""Options of other programs that the guides name by themselves."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_a_file_and_to_a_heading_in_it(page: Path) -> None:
+    for name, heading in _LINK.findall(_without_code(page.read_text("utf-8"))):
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        assert not heading or heading in _anchors(target.resolve()), f"{name}#{heading}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_option_of_a_printed_command_is_one_of_that_command(page: Path) -> None:
+    for words in _commands(page.read_text("utf-8")):
+        command, rest = _command(words)
+        named = [word.partition("=")[0] for word in rest if word.startswith("--")]
+        # `config show` takes another command's options.
+        known = _known()[rest[0] if command == "config show" else command] | _known()[command]
+        assert [name for name in named if name not in known] == [], words
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_every_option_that_a_guide_names_exists(page: Path) -> None:
+    spans = re.findall(r"`(--[a-z][a-z0-9-]+)", page.read_text("utf-8"))
+    known = frozenset[str]().union(*_known().values())
+    assert [name for name in spans if name not in known | _OTHERS] == []
+
+
+def test_the_guides_are_short() -> None:
+    assert sum(len(page.read_text("utf-8").split()) for page in GUIDES) <= WORDS
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```$|`[^`\n]*`", "", text, flags=re.M | re.S)
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """Return what GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.M)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each).lower() for each in headings]
+    return frozenset(re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in plain)
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """Yield the words after `outrider` of every command in a block or a code span."""
+    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```$", text, re.M | re.S)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    spans = re.findall(r"`([^`\n]+)`", _without_blocks(text))
+    for line in [*lines, *spans]:
+        if found := _COMMAND.match(line.strip()):
+            words = re.split(r"\s#|\s[|>&]", found["words"].partition(" (")[0])[0]
+            if "--" in words:
+                yield words.split()
+
+
+def _without_blocks(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
+
+
+def _command(words: list[str]) -> tuple[str, list[str]]:
+    """Return the name of a command and the words after it."""
+    rest = words[2:] if words[0] == "--config" else words
+    for size in (2, 1):
+        if (name := " ".join(rest[:size])) in _known():
+            return name, rest[size:]
+    raise AssertionError(f"no command {words}")
+
+
+@cache
+def _known() -> dict[str, frozenset[str]]:
+    """Return every command with the names of its options."""
+    always = {"--help", "--help-all", "--config", "--install-completion", "--host", "--port"}
+    return {
+        name: frozenset(
+            always.union(*((*each.opts, *each.secondary_opts) for each in command.params))
+        )
+        for name, command in settings.commands(typer.main.get_command(app)).items()
+    }
