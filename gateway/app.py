@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 import outrider
 from gateway import anthropic, llama_server, page
 from gateway.access import RequestScopes
-from gateway.bodies import LARGE_BYTES, JsonRoute, beside
+from gateway.bodies import JsonRoute
 from gateway.config import HttpConfig
 from gateway.errors import Failure
 from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
