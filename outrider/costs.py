@@ -140,10 +140,6 @@ class CostTable:
         self._slopes_known = 1.0  # the same for all slopes: what was measured at load is a guess
         self._refresh()
 
-    def replace(self, points: Sequence[tuple[int, float] | Point], is_rough: bool) -> None:
-        """Start again from another measurement, for all who go by this table."""
-        self.__init__(points, is_rough)  # type: ignore[misc]
-
     def _refresh(self) -> None:
         """Follow what changed of bases and slopes.
 

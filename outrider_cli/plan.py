@@ -65,10 +65,6 @@ def plan(
     overhead_ms: Annotated[
         float | None, typer.Option(help="Of a round, beside the decode: the way to the target.")
     ] = None,
-    slowdown: Annotated[
-        float | None,
-        typer.Option(help="A decode beside a busy draft over one without; 1: own machines."),
-    ] = None,
     takes_turns: Annotated[
         bool | None,
         typer.Option(
@@ -97,7 +93,7 @@ def plan(
         **{"draft_token_seconds": draft_ms, "draft_latency_seconds": round_trip_ms},
         "round_overhead_seconds": overhead_ms,
     }
-    measured = _with_given(measured, target_ms, milliseconds, slowdown, takes_turns)
+    measured = _with_given(measured, target_ms, milliseconds, takes_turns)
     rows = ACCEPTANCES if acceptance is None else (acceptance,)
     price = price_of(target)
     lines = [*plan_lines(measured, rows, n_max, price, memory_of(target))]
@@ -134,15 +130,12 @@ def _with_given(
     measured: ControllerView | None,
     target_ms: str | None,
     milliseconds: Mapping[str, float | None],
-    slowdown: float | None,
     takes_turns: bool | None,
 ) -> ControllerView:
     """Return what was measured, or a usual machine, with what is given in place of it."""
     from outrider.errors import InvalidRequest
 
     given: dict[str, Any] = {name: ms / 1e3 for name, ms in milliseconds.items() if ms is not None}
-    if slowdown is not None:
-        given["slowdown"] = slowdown
     for name, value in given.items():
         if not value >= 0.0:
             raise InvalidRequest(name, f"must be at least 0, not {value:g}")
@@ -157,7 +150,7 @@ def on_one_machine() -> ControllerView:
     """Return what is usual of a pair on one machine, where nothing was measured."""
     from outrider.client import ControllerView
 
-    return ControllerView(round_overhead_seconds=0.0015, draft_latency_seconds=0.0005, slowdown=1.0)
+    return ControllerView(round_overhead_seconds=0.0015, draft_latency_seconds=0.0005)
 
 
 async def _ask(address: str, connection: ClientOptions) -> tuple[ControllerView, Model | None]:
@@ -228,7 +221,6 @@ def conditions_of(
         latency=measured.draft_latency_seconds,
         token_time=measured.draft_token_seconds,
         first_frame=frame_size(measured.draft_token_seconds),
-        slowdown=measured.slowdown or 1.0,
     )
 
 

@@ -44,7 +44,6 @@ class Conditions:
     overhead: float  # of a round, beside the decode
     latency: float  # from a miss to the draft's start over and back
     token_time: float  # of the draft
-    slowdown: float = 1.0  # of a decode while the draft is busy
     first_frame: int = 1  # tokens that a draft which runs ahead sends at once
     gap: float | None = None  # the overhead where a target continues by itself; None: it cannot
     confidences: Sequence[tuple[int, float, float]] = ()
@@ -61,12 +60,8 @@ class Conditions:
         return self.acceptance ** (drafted + 1)
 
     def decode(self, drafted: int) -> float:
-        """Return the time of a round of so many draft tokens, the draft being idle."""
+        """Return the time of a round of so many draft tokens."""
         return self.decode_seconds(drafted + 1) + self.overhead
-
-    def busy_decode(self, drafted: int) -> float:
-        """Return the time of a round of so many draft tokens, the draft being busy."""
-        return self.slowdown * self.decode_seconds(drafted + 1) + self.overhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +72,6 @@ class Forecast:
     rate: float  # tokens per second
     length: int  # of a draft made anew
     hit_length: int  # of a draft that continued
-    hit_worth: float  # tokens that a hit is better than a miss
     stop_below: int = 0  # a new draft ends with the first token less sure than this
     mean_length: float = 0.0  # of a new draft, with that
     own_length: int = 0  # of the drafts of the target's own draft; then nothing is ordered
@@ -110,7 +104,7 @@ def forecasts(conditions: Conditions, n_max: int, run_ahead: bool | None) -> lis
 
 def plain(conditions: Conditions) -> Forecast:
     """Return what the target does alone."""
-    return Forecast(Mode.PLAIN, 1.0 / conditions.decode(0), 0, 0, 0.0)
+    return Forecast(Mode.PLAIN, 1.0 / conditions.decode(0), 0, 0)
 
 
 def serial(conditions: Conditions, n_max: int) -> Forecast:
@@ -120,7 +114,7 @@ def serial(conditions: Conditions, n_max: int) -> Forecast:
     sure than `stop_below`.
     """
     decodes = [conditions.decode(k) for k in range(n_max + 1)]
-    best = Forecast(Mode.SERIAL, 0.0, 0, 0, 0.0)
+    best = Forecast(Mode.SERIAL, 0.0, 0, 0)
     for stop_below, share, sure, unsure in _splits(conditions):
         best = _longest(conditions, decodes, stop_below, share, sure, unsure, best)
     return best
@@ -168,7 +162,7 @@ def _longest(
         fixed = conditions.latency + token_time * drafted
         time = fixed + ended_time + reached * decodes[k]
         if tokens / time > best.rate:
-            best = Forecast(Mode.SERIAL, tokens / time, k, k, 0.0, stop_below, drafted)
+            best = Forecast(Mode.SERIAL, tokens / time, k, k, stop_below, drafted)
         ends = reached * (1.0 - share)
         gain = survival * unsure
         pays = gain >= rate * (decodes[k] - decodes[k - 1])
@@ -200,11 +194,11 @@ def waiting(conditions: Conditions, n_max: int) -> Forecast:
             return conditions.latency + count * conditions.token_time
 
         def value(k: int) -> float:
-            time = wait(k) + conditions.busy_decode(k)
+            time = wait(k) + conditions.decode(k)
             return expected_tokens(a, k) - rate * time + conditions.hit(k) * worth
 
         k = max(range(1, n_max + 1), key=value)
-        time = wait(k) + conditions.busy_decode(k)
+        time = wait(k) + conditions.decode(k)
         return Miss(k, expected_tokens(a, k), time, conditions.hit(k), k + 1)
 
     return _renew(Mode.WAITING, conditions, n_max, miss)
@@ -219,7 +213,7 @@ def no_wait(conditions: Conditions, n_max: int) -> Forecast:
     """
     late = 0.0 if conditions.gap is None else conditions.overhead
     conditions = replace(conditions.continuing, latency=conditions.latency + late)
-    step = conditions.busy_decode(0)
+    step = conditions.decode(0)
     first = conditions.latency + conditions.first_frame * conditions.token_time
     steps = max(1, math.ceil(first / step))
     missed = max(0.0, 1.0 - (steps - first / step) / _JUST_IN_TIME)  # the chance of one more
@@ -259,7 +253,7 @@ def _renew(
         hits = chance / (1.0 - stays)
         rate = (after.tokens + tokens + hits * hit_tokens) / (after.time + time + hits * hit_time)
         worth = (hit_tokens - rate * hit_time) / (1.0 - stays)
-    return Forecast(mode, rate, length or hit_length, hit_length, max(0.0, worth))
+    return Forecast(mode, rate, length or hit_length, hit_length)
 
 
 def _catching_up(
@@ -276,7 +270,7 @@ def _catching_up(
         if ready >= hit_length:
             break
         count = max(0, ready)
-        decode = conditions.busy_decode(count)
+        decode = conditions.decode(count)
         tokens += chance * expected_tokens(conditions.acceptance, count)
         time += chance * decode
         chance *= conditions.hit(count)
@@ -301,7 +295,7 @@ def _hit(conditions: Conditions, n_max: int, rate: float, worth: float) -> tuple
     a = conditions.acceptance
 
     def time(k: int) -> float:
-        return max(conditions.busy_decode(k), (k + 1) * conditions.token_time)
+        return max(conditions.decode(k), (k + 1) * conditions.token_time)
 
     k = max(
         range(1, n_max + 1),

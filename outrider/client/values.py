@@ -237,7 +237,6 @@ class ControllerView:
     draft_token_seconds: float = 0.0  # the draft's own time for one
     draft_latency_seconds: float = 0.0  # from an order to its first frame, beside that
     round_overhead_seconds: float = 0.0  # of a round, beside the target's decode
-    slowdown: float = 0.0  # of a decode while the draft is busy
     run_ahead: bool = False
     takes_turns: bool = False  # draft and target share cores and decode one after the other
     decode_costs: tuple[tuple[int, float], ...] = ()  # rows and seconds, as of now

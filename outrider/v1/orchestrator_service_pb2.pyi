@@ -492,14 +492,13 @@ class SourceStatistics(_message.Message):
     def __init__(self, name: _Optional[str] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., decided_token_count: _Optional[int] = ..., agreed_token_count: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ControllerView(_message.Message):
-    __slots__ = ("token_rate", "plain_token_rate", "acceptance", "draft_token_duration", "draft_latency_duration", "round_overhead_duration", "slowdown", "run_ahead", "decode_costs", "takes_turns", "target_alone_token_rate", "forecast_token_rate")
+    __slots__ = ("token_rate", "plain_token_rate", "acceptance", "draft_token_duration", "draft_latency_duration", "round_overhead_duration", "run_ahead", "decode_costs", "takes_turns", "target_alone_token_rate", "forecast_token_rate")
     TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
     PLAIN_TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_DURATION_FIELD_NUMBER: _ClassVar[int]
     DRAFT_LATENCY_DURATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_OVERHEAD_DURATION_FIELD_NUMBER: _ClassVar[int]
-    SLOWDOWN_FIELD_NUMBER: _ClassVar[int]
     RUN_AHEAD_FIELD_NUMBER: _ClassVar[int]
     DECODE_COSTS_FIELD_NUMBER: _ClassVar[int]
     TAKES_TURNS_FIELD_NUMBER: _ClassVar[int]
@@ -511,13 +510,12 @@ class ControllerView(_message.Message):
     draft_token_duration: _duration_pb2.Duration
     draft_latency_duration: _duration_pb2.Duration
     round_overhead_duration: _duration_pb2.Duration
-    slowdown: float
     run_ahead: bool
     decode_costs: _containers.RepeatedCompositeFieldContainer[_common_pb2.DecodeCost]
     takes_turns: bool
     target_alone_token_rate: float
     forecast_token_rate: float
-    def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., slowdown: _Optional[float] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ..., takes_turns: bool = ..., target_alone_token_rate: _Optional[float] = ..., forecast_token_rate: _Optional[float] = ...) -> None: ...
+    def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ..., takes_turns: bool = ..., target_alone_token_rate: _Optional[float] = ..., forecast_token_rate: _Optional[float] = ...) -> None: ...
 
 class EngineTime(_message.Message):
     __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration", "step_count", "runner_up_duration")

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from outrider.costs import Point
+from outrider.costs import CostTable, Point
 from outrider.errors import InvalidRequest
 from outrider.rpc.errors import read_error_info
 from outrider.v1 import common_pb2 as common
@@ -361,4 +361,4 @@ async def test_a_call_that_is_never_answered_is_made_at_another_target(
 
 def measure_alike(orchestrator: OrchestratorProcess) -> None:
     for each in orchestrator.pool.targets:  # what a toy measures is noise
-        each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
+        each.costs.table = CostTable([Point(1, 0.002), Point(8, 0.004)])

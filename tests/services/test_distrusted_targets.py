@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from orchestrator.core.generation import Generation
-from outrider.costs import Point
+from outrider.costs import CostTable, Point
 from outrider.errors import DecodeFailed, InvalidRequest
 from outrider.rpc.errors import read_error_info
 from outrider.v1 import common_pb2 as common
@@ -312,7 +312,7 @@ async def test_words_that_say_nothing_new_are_no_sign_of_work(
     roles = [odd(murmur, left, honest)] * 2
     async with over(*roles, pace=PACE, target_seconds=1.0) as (orchestrator, _):
         for each in orchestrator.pool.targets:  # what a toy measures is noise
-            each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
+            each.costs.table = CostTable([Point(1, 0.002), Point(8, 0.004)])
         assert await write_until(lambda: not left[0], orchestrator) >= 1
 
 

@@ -16,7 +16,7 @@ from orchestrator.names import Name, may_have_records
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool
 from orchestrator.targets import PooledTarget
-from outrider.costs import Point
+from outrider.costs import CostTable, Point
 from outrider.engine.model import ModelDescription
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.gateway import serving
@@ -94,7 +94,7 @@ async def services(
         orchestrator = await start(OrchestratorProcess(*addresses, **options))
         await orchestrator.until_ready()
         for each in orchestrator.pool.targets:  # what a toy measures is noise
-            each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
+            each.costs.table = CostTable([Point(1, 0.002), Point(8, 0.004)])
         yield Services(targets, its_drafts, orchestrator)
 
 
@@ -486,7 +486,7 @@ def test_addresses_and_this_machine_are_no_names() -> None:
 )
 async def test_each_text_at_a_target_that_pads_costs_rows_of_its_own() -> None:
     target = PooledTarget(Peer("target", "127.0.0.1:9"))
-    target.alone.costs.replace([(2, 0.01), (4, 0.02), (8, 0.04)], False)
+    target.costs.table = CostTable([(2, 0.01), (4, 0.02), (8, 0.04)])
     seconds = []
     for count in range(3):
         target.generation_count = count

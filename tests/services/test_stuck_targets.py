@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from outrider.costs import Point
+from outrider.costs import CostTable, Point
 from target_service.servicer import _VerifyStream
 from tests.support import pools
 from tests.support.pools import LONG, target
@@ -47,7 +47,7 @@ async def over(
     """Run an orchestrator over so many targets of a known speed."""
     async with pools.over(*[TARGET] * count, pace=0.002, **options) as (orchestrator, targets):
         for each in orchestrator.pool.targets:  # what a toy measures is noise
-            each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
+            each.costs.table = CostTable([Point(1, 0.002), Point(8, 0.004)])
         yield orchestrator, targets
 
 

@@ -25,7 +25,6 @@ FAR = ControllerView(
     draft_token_seconds=0.003,
     draft_latency_seconds=0.05,
     round_overhead_seconds=0.0015,
-    slowdown=1.0,
 )
 
 
@@ -97,18 +96,6 @@ def test_a_draft_in_the_targets_process_costs_no_way_and_the_alone_is_as_it_is_r
     alone, serial, in_process = (float(row.split()[i]) for i in (1, 2, 5))
     assert alone == 32.8  # 1 / (30 ms + .5): no round and no message
     assert in_process > serial > alone
-
-
-def test_where_the_draft_slows_the_target_it_takes_turns() -> None:
-    near = ControllerView(
-        decode_costs=((4, 0.055), (8, 0.100), (16, 0.200)),
-        draft_token_seconds=0.006,
-        draft_latency_seconds=0.001,
-        round_overhead_seconds=0.0015,
-        slowdown=1.6,
-    )
-    [advice] = [line for line in plan_lines(near, (0.65,), 16) if line.startswith("at")]
-    assert "by serial" in advice
 
 
 @pytest.mark.parametrize("seconds", [0.0001, 0.03, 1.0])

@@ -47,9 +47,7 @@ def test_the_forecast_of_a_hybrid_target_is_near_what_is_made(
     models = pair(machine, price, acceptance, away)
     known, seconds = known_pair(models), 0.0
     for seed in range(SEEDS):
-        simulation = Simulation(
-            models, Speculation(), tokens=TOKENS, seed=seed, pair=known
-        )
+        simulation = Simulation(models, Speculation(), tokens=TOKENS, seed=seed, pair=known)
         result = simulation.run()
         assert result.text == alone(simulation.language, TOKENS)
         seconds += result.seconds
