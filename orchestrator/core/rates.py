@@ -31,7 +31,7 @@ class Mean:
 
     _MOST = 10.0  # values that a new one is weighed against
     _FADING = 0.005  # towards the prior, with each round in which nothing was seen
-    _HALF_LIFE = 2.0 * FIRST_PROBE  # decodes without a value; after them it stands for half as many
+    _HALF_LIFE = 2.0 * FIRST_PROBE  # decodes without a value, after which it counts for half
 
     def __init__(self, prior: float) -> None:
         self.value = self.prior = prior
