@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 import outrider
-from orchestrator.core.round_times import BOUNDS, Durations, RoundTimes
+from outrider.core.round_times import BOUNDS, Durations, RoundTimes
 from outrider.descriptions import translation_level
 from outrider.errors import OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages

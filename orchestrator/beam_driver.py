@@ -6,11 +6,11 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from orchestrator.core.actions import Commit, End, SendRound
-from orchestrator.core.generation import Generation
 from orchestrator.pool import Pool
 from orchestrator.timings import Timings
 from outrider import wire
+from outrider.core.actions import Commit, End, SendRound
+from outrider.core.generation import Generation
 from outrider.errors import DeadlinePassed, InvalidRequest, PeerUnavailable
 from outrider.messages import Rows
 from outrider.v1 import target_service_pb2 as messages

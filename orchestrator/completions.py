@@ -20,12 +20,6 @@ from orchestrator import reporting
 from orchestrator.admission import Pace, Writers
 from orchestrator.beam_driver import BeamDriver
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.actions import Commit, End
-from orchestrator.core.counts import Counts
-from orchestrator.core.generation import Generation
-from orchestrator.core.plan import Plan
-from orchestrator.core.round_times import RoundTimes
-from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver
 from orchestrator.lookup_caches import SharedTexts
 from orchestrator.own_prompts import DraftTemplates, OwnPrompts
@@ -42,6 +36,12 @@ from orchestrator.resuming import (
 from orchestrator.timings import Timings
 from orchestrator.traces import CompletionTrace, GenerationTrace
 from outrider import logs, request_scope, wire
+from outrider.core.actions import Commit, End
+from outrider.core.counts import Counts
+from outrider.core.generation import Generation
+from outrider.core.plan import Plan
+from outrider.core.round_times import RoundTimes
+from outrider.core.text import TextAssembler
 from outrider.errors import EngineBusy
 from outrider.messages import FinishReason
 from outrider.v1 import orchestrator_service_pb2 as messages

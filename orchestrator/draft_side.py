@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any
 
 from orchestrator.attempts import Attempts
-from orchestrator.core.acceptance import drew_as_keyed
-from orchestrator.core.generation import Generation
 from orchestrator.event_queue import EventQueue
 from orchestrator.leases import Lease
 from orchestrator.link import Backoff, Link
@@ -26,7 +24,9 @@ from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
 from outrider import wire_drafts
+from outrider.core.acceptance import drew_as_keyed
 from outrider.core.allowance import OrderAllowance
+from outrider.core.generation import Generation
 from outrider.errors import InvalidRequest
 from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed

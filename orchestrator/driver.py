@@ -8,9 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from functools import partial
 
 from orchestrator.attempts import Attempts
-from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
-from orchestrator.core.generation import Generation
-from orchestrator.core.target_costs import Pair
 from orchestrator.draft_side import RETRY_SECONDS, DraftSide
 from orchestrator.event_queue import EventQueue
 from orchestrator.link import Backoff, Link
@@ -22,8 +19,11 @@ from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget, TargetWatch
 from orchestrator.timings import Timings
 from outrider import wire_rounds
+from outrider.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
 from outrider.core.allowance import RoundAllowance
+from outrider.core.generation import Generation
 from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
+from outrider.core.target_costs import Pair
 from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
 from outrider.messages import Round, SessionParameters
 from outrider.v1 import target_service_pb2

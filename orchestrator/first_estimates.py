@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.core.rates import OWN_GAP, DraftRates, Mean
-from orchestrator.core.target_costs import Pair, TargetCosts, credit_for
+from outrider.core.rates import OWN_GAP, DraftRates, Mean
+from outrider.core.target_costs import Pair, TargetCosts, credit_for
 from outrider.costs import CostTable, Point, RejectionCost
 from outrider.messages import MAX_LINES
 from outrider.trees import MAX_LEAVES

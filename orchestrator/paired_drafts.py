@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.rates import Acceptance, DraftRates
-from orchestrator.core.target_costs import Pair
 from orchestrator.first_estimates import (
     measured_of,
     pair_of,
@@ -21,7 +19,9 @@ from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider import logs
 from outrider.core.health import Health
+from outrider.core.rates import Acceptance, DraftRates
 from outrider.core.route import BLOCK, DraftOffer
+from outrider.core.target_costs import Pair
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
 from outrider.messages import Rule

@@ -11,17 +11,17 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.actions import TokenLogprob
-from orchestrator.core.control import Control
-from orchestrator.core.generation import Generation
-from orchestrator.core.plan import MakeSources, Plan
-from orchestrator.core.speculate import CLASSIC_RATIO, control
 from orchestrator.lookup_caches import SharedTexts
 from orchestrator.peers import Hosted
 from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, Prompt
 from orchestrator.sources import Expected, Grammars, sources_behind, sources_of
 from outrider import wire
+from outrider.core.actions import TokenLogprob
+from outrider.core.control import Control
+from outrider.core.generation import Generation
+from outrider.core.plan import MakeSources, Plan
+from outrider.core.speculate import CLASSIC_RATIO, control
 from outrider.drafters.source import Source
 from outrider.errors import InvalidRequest, PromptTooLong
 from outrider.messages import (

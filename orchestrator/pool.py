@@ -11,13 +11,13 @@ from functools import partial
 from typing import Protocol
 
 from orchestrator.calls import Calls
-from orchestrator.core.target_costs import Pair
 from orchestrator.leases import Lease
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import DialledPeer, Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.core.health import TIMEOUT, admitted
 from outrider.core.route import choose, digests_of, weights_served
+from outrider.core.target_costs import Pair
 from outrider.errors import PeerUnavailable, VocabularyMismatch
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys

@@ -8,14 +8,14 @@ from itertools import accumulate, takewhile
 
 from google.protobuf.duration_pb2 import Duration
 
-from orchestrator.core.actions import Commit, Report, TokenLogprob
-from orchestrator.core.control import Control
-from orchestrator.core.counts import Counts, SourceCounts
-from orchestrator.core.generation import Generation
-from orchestrator.core.plan import Plan
-from orchestrator.core.text import Piece, TextAssembler
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
+from outrider.core.actions import Commit, Report, TokenLogprob
+from outrider.core.control import Control
+from outrider.core.counts import Counts, SourceCounts
+from outrider.core.generation import Generation
+from outrider.core.plan import Plan
+from outrider.core.text import Piece, TextAssembler
 from outrider.drafters.prediction import PredictionSource
 from outrider.messages import Candidates, Origin, Rule
 from outrider.speculation import DRAFTERS, MODEL

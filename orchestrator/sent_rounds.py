@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.outcomes import ServiceTime
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire_rounds
+from outrider.core.outcomes import ServiceTime
 from outrider.errors import InvalidRequest
 from outrider.messages import Answer, Form, Round, Rows
 from outrider.v1 import common_pb2, target_service_pb2

@@ -16,7 +16,6 @@ from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.template import ChatTemplate
 from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.speculate import control
 from orchestrator.jobs import Jobs, job_log, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.log import check_key, owned_key
@@ -32,6 +31,7 @@ from orchestrator.resuming import NOTHING_REPORTED, Reported
 from orchestrator.targets import PooledTarget
 from outrider import logs, wire
 from outrider.access import Access, current_caller
+from outrider.core.speculate import control
 from outrider.errors import Draining, InvalidRequest
 from outrider.grants import Right
 from outrider.messages import Rule

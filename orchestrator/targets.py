@@ -6,8 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 
-from orchestrator.core.rates import Mean
-from orchestrator.core.target_costs import TargetCosts
 from orchestrator.first_estimates import (
     costs_of,
     costs_of_target,
@@ -19,7 +17,9 @@ from orchestrator.leases import PooledPeer
 from orchestrator.peers import DialledPeer
 from outrider import logs, wire
 from outrider.core.health import LOOK_SECONDS, Expected, Silence, is_late, is_stuck
+from outrider.core.rates import Mean
 from outrider.core.route import TargetOffer
+from outrider.core.target_costs import TargetCosts
 from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.core.round_times import RoundTimes
+from outrider.core.round_times import RoundTimes
 from outrider.messages import Answer
 from outrider.v1 import common_pb2 as common
 from outrider.wire_checks import at_least, within

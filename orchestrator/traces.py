@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
-from orchestrator.core.plan import Plan
 from orchestrator.timings import EngineSeconds
 from outrider import request_scope, tracing
+from outrider.core.plan import Plan
 from outrider.errors import OutriderError
 from outrider.messages import Answer
 from outrider.tracing import Span

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts, frame_size, serial
 from outrider.client import ControllerView
+from outrider.core.forecast import Conditions, Forecast, Mode, forecasts, frame_size, serial
 from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
 
 GAP = 0.0005

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from orchestrator.core.acceptance import (
+from outrider.core.acceptance import (
     DraftToken,
     Uniform,
     Verdict,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from orchestrator.core.acceptance import (
+from outrider.core.acceptance import (
     DraftToken,
     Uniform,
     Verdict,

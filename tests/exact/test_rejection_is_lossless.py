@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from orchestrator.core.acceptance import DraftToken, Uniform, Verdict, token_verification
+from outrider.core.acceptance import DraftToken, Uniform, Verdict, token_verification
 from outrider.distribution import Distribution, certain, quantised, residual
 from outrider.noise import Purpose, uniform
 from tests.exact.enumeration import (

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from orchestrator.core.acceptance import Uniform, match
+from outrider.core.acceptance import Uniform, match
 from outrider.distribution import quantised
 from outrider.noise import Purpose
 from tests.exact.enumeration import (

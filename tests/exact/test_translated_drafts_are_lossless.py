@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from orchestrator.core.acceptance import match
+from outrider.core.acceptance import match
 from outrider.distribution import Distribution, quantised
 from outrider.engine.guesser import guesser
 from outrider.engine.string_guesser import StringGuesser

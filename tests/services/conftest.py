@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from orchestrator.core.control import Control
+from outrider.core.control import Control
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from orchestrator.core.generation import Generation
+from outrider.core.generation import Generation
 from outrider.core.health import MOST_FAILURES
 from outrider.costs import CostTable, Point
 from outrider.errors import DecodeFailed, InvalidRequest

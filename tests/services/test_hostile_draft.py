@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from draft_service.servicer import DraftServicer
-from orchestrator.core.generation import Generation
 from orchestrator.driver import Driver
 from orchestrator.request import read_request
+from outrider.core.generation import Generation
 from outrider.core.health import Health
 from outrider.descriptions import check_model
 from outrider.errors import InvalidRequest

@@ -18,12 +18,12 @@ from functools import cache, partial
 import grpc
 import pytest
 
-from orchestrator.core.actions import Action, SendRound
-from orchestrator.core.asking import Asking
-from orchestrator.core.draft_line import Line
-from orchestrator.core.generation import Generation
-from orchestrator.core.plan import Plan
-from orchestrator.core.target_progress import RoundInFlight
+from outrider.core.actions import Action, SendRound
+from outrider.core.asking import Asking
+from outrider.core.draft_line import Line
+from outrider.core.generation import Generation
+from outrider.core.plan import Plan
+from outrider.core.target_progress import RoundInFlight
 from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Numerics
 from outrider.messages import Frame, Span

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from orchestrator.core.outcomes import ServiceTime
+from outrider.core.outcomes import ServiceTime
 from outrider.costs import CostTable
 from outrider.engine.batching import Awaited, wait_until
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from draft_service.runner_ups import Branch, RunnerUps
-from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
-from orchestrator.core.counts import Counts
-from orchestrator.core.generation import Generation
-from orchestrator.core.outcomes import ServiceTime
-from orchestrator.core.plan import Plan
-from orchestrator.core.rates import OWN_GAP, DraftRates, Mean
-from orchestrator.core.speculate import control
-from orchestrator.core.target_costs import Pair, TargetCosts
+from outrider.core.actions import Commit, End, SendOrder, SendRound, Wake
+from outrider.core.counts import Counts
+from outrider.core.generation import Generation
+from outrider.core.outcomes import ServiceTime
+from outrider.core.plan import Plan
+from outrider.core.rates import OWN_GAP, DraftRates, Mean
+from outrider.core.speculate import control
+from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
 from outrider.drafters.source import Source
 from outrider.errors import PositionPastCache

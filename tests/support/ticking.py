@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.core.actions import Action, Wake
-from orchestrator.core.generation import Generation
-from orchestrator.core.outcomes import UNREPORTED, ServiceTime
-from orchestrator.core.plan import Plan
+from outrider.core.actions import Action, Wake
+from outrider.core.generation import Generation
+from outrider.core.outcomes import UNREPORTED, ServiceTime
+from outrider.core.plan import Plan
 from outrider.messages import Frame, Rows
 
 

@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.text import ends_inside_character
 from outrider import noise, sampling
+from outrider.core.text import ends_inside_character
 from outrider.distribution import Distribution
 from outrider.engine.model import (
     Chunk,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from orchestrator.core.acceptance import (
+from outrider.core.acceptance import (
     DraftToken,
     Uniform,
     Verdict,

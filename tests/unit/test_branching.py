@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from orchestrator.core.branching import Guess, best_count, best_survivals, grow
+from outrider.core.branching import Guess, best_count, best_survivals, grow
 from outrider.costs import CostTable
 from outrider.trees import MAX_LEAVES, ROOT, Tree
 

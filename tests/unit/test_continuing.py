@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from orchestrator.completions import _deltas
-from orchestrator.core.actions import Commit, End, SendOrder, SendRound
-from orchestrator.core.control import Control
-from orchestrator.core.generation import Generation
-from orchestrator.core.outcomes import ServiceTime
-from orchestrator.core.plan import Plan
-from orchestrator.core.rates import DraftRates, Mean
-from orchestrator.core.speculate import control
-from orchestrator.core.target_costs import (
+from orchestrator.resuming import Repeated
+from outrider.core.actions import Commit, End, SendOrder, SendRound
+from outrider.core.control import Control
+from outrider.core.generation import Generation
+from outrider.core.outcomes import ServiceTime
+from outrider.core.plan import Plan
+from outrider.core.rates import DraftRates, Mean
+from outrider.core.speculate import control
+from outrider.core.target_costs import (
     FIRST_CREDIT,
     MOST_CREDIT,
     Pair,
     TargetCosts,
     credit_for,
 )
-from orchestrator.core.text import TextAssembler
-from orchestrator.resuming import Repeated
+from outrider.core.text import TextAssembler
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
 from outrider.messages import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.rates import Acceptance
-from orchestrator.core.target_costs import Pair
+from outrider.core.rates import Acceptance
+from outrider.core.target_costs import Pair
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Speculation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.draft_progress import TRANSITIONS, DraftEvent, DraftProgress, DraftState
+from outrider.core.draft_progress import TRANSITIONS, DraftEvent, DraftProgress, DraftState
 from outrider.messages import Frame
 
 ABSENT, IDLE = DraftState.ABSENT, DraftState.IDLE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.expected_frames import ExpectedFrames
-from orchestrator.core.rates import DraftRates, Mean
+from outrider.core.expected_frames import ExpectedFrames
+from outrider.core.rates import DraftRates, Mean
 
 
 def draft(latency: float = 0.010, token_time: float = 0.005) -> DraftRates:

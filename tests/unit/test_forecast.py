@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.forecast import (
+from outrider.core.forecast import (
     Conditions,
     Mode,
     expected_tokens,
@@ -18,7 +18,7 @@ from orchestrator.core.forecast import (
     plain,
     serial,
 )
-from orchestrator.core.speculate import control
+from outrider.core.speculate import control
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation

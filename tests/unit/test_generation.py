@@ -12,14 +12,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from draft_service.drafter import Line
-from orchestrator.core.actions import Commit, End, RollBack, SendOrder, SendRound
-from orchestrator.core.counts import Counts, SourceCounts
-from orchestrator.core.draft_progress import DraftState
-from orchestrator.core.generation import Generation
-from orchestrator.core.plan import Plan
-from orchestrator.core.rates import DraftRates, Mean
-from orchestrator.core.speculate import control
-from orchestrator.core.target_costs import Pair, TargetCosts
+from outrider.core.actions import Commit, End, RollBack, SendOrder, SendRound
+from outrider.core.counts import Counts, SourceCounts
+from outrider.core.draft_progress import DraftState
+from outrider.core.generation import Generation
+from outrider.core.plan import Plan
+from outrider.core.rates import DraftRates, Mean
+from outrider.core.speculate import control
+from outrider.core.target_costs import Pair, TargetCosts
 from outrider.distribution import certain
 from outrider.errors import ContextExhausted, PositionPastCache
 from outrider.messages import (

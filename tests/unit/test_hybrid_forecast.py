@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.speculate import Measured, control
+from outrider.core.speculate import Measured, control
 from outrider.costs import CostTable, RejectionCost
 from outrider.messages import Rule
 from outrider.speculation import Speculation

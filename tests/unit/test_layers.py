@@ -76,7 +76,6 @@ PURE = (
     "outrider.engine.quiet",
     "outrider.engine.reading",
     "orchestrator.admission",
-    "orchestrator.core",
     "orchestrator.refused_drafts",
     "orchestrator.sources",
     "orchestrator.chat.template",
@@ -169,7 +168,7 @@ BEHIND_THE_CLIENT = (
     *(f"outrider.{name}" for name in ("engine", "model_service", "rpc", "v1", "wire")),
 )
 OFFERED_TO_TOOLS = (
-    "orchestrator.core",
+    "outrider.core",
     "outrider.engine.llama_loading",  # the tokens of a GGUF file
     "outrider.engine.model.Numerics",
     "outrider.rpc.security.ClientSecurity",
@@ -253,8 +252,8 @@ RULES = {
         [
             ("outrider.engine.cache", "from . import host"),
             ("outrider.noise", "from time import perf_counter"),
-            ("orchestrator.core.control", "from numpy import random"),
-            ("orchestrator.core.generation", "from outrider.v1 import common_pb2"),
+            ("outrider.core.control", "from numpy import random"),
+            ("outrider.core.generation", "from outrider.v1 import common_pb2"),
         ],
     ),
     "the shapes of HTTP know messages and values": Rule(
@@ -365,10 +364,10 @@ def test_nothing_knows_what_stands_above_it_or_beside_it():
 def test_a_tie_upwards_is_found_in_an_import_and_in_a_string():
     for module, source in (
         ("draft_service.drafter", "from target_service.verifier import Verifier"),
-        ("target_service.verifier", "import orchestrator.core.acceptance as rules"),
+        ("target_service.verifier", "import orchestrator.driver as rules"),
         ("orchestrator.driver", "import time, draft_service"),
         ("orchestrator.main", "def start():\n    from gateway.server import HttpServer"),
-        ("outrider.client", "from orchestrator.core import text"),
+        ("outrider.client", "from orchestrator.session import Session"),
         ("gateway.app", "from outrider_cli import run"),
         ("outrider_cli.app", "from outrider_ray import app"),
         ("outrider.logs", "name = 'outrider_vllm'"),
@@ -381,7 +380,7 @@ def test_a_tie_upwards_is_found_in_an_import_and_in_a_string():
         ("outrider_bench.run", "from benchmarks import processes"),
     ):
         assert ties_upwards(module, source), (module, source)
-    assert not ties_upwards("outrider_cli.app", "from orchestrator.core import text")
+    assert not ties_upwards("outrider_cli.app", "from outrider.core import text")
     assert not ties_upwards("outrider.logs", "name = 'outrider.orchestrator'")
 
 
@@ -473,4 +472,4 @@ def test_every_module_that_calls_itself_pure_is_held_to_it():
 
 
 def test_the_sources_were_found():
-    assert {"outrider.noise", "orchestrator.core.acceptance"} <= SOURCES.keys()
+    assert {"outrider.noise", "outrider.core.acceptance"} <= SOURCES.keys()

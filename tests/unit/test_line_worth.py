@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.line_worth import HOPELESS, best_of_line, is_better_stopped
+from outrider.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 
 
 def seconds(drafted: int) -> float:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.counts import Counts
 from orchestrator.request import read_request
 from orchestrator.sources import (
     Expected,
@@ -17,6 +16,7 @@ from orchestrator.sources import (
     sources_behind,
     sources_of,
 )
+from outrider.core.counts import Counts
 from outrider.costs import CostTable
 from outrider.drafters.copying import CopySource
 from outrider.drafters.source import Proposal, Source

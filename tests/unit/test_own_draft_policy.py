@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.actions import Commit
-from orchestrator.core.generation import Generation
-from orchestrator.core.outcomes import ServiceTime
-from orchestrator.core.own_draft import OwnDraft
-from orchestrator.core.rates import DraftRates, Mean
-from orchestrator.core.speculate import control
-from orchestrator.core.target_costs import Pair, TargetCosts
+from outrider.core.actions import Commit
+from outrider.core.generation import Generation
+from outrider.core.outcomes import ServiceTime
+from outrider.core.own_draft import OwnDraft
+from outrider.core.rates import DraftRates, Mean
+from outrider.core.speculate import control
+from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
 from outrider.messages import Answer, Origin, OwnTokens, Round, Rows, Rule

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.speculate import control
 from orchestrator.first_estimates import shares_cores
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.pool import Pool
+from outrider.core.speculate import control
 from outrider.messages import Rule, SessionParameters
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Speculation

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from orchestrator.core.rates import Acceptance, Gain, Mean
+from outrider.core.rates import Acceptance, Gain, Mean
 
 PLAIN = 0.02
 """Seconds of a token of the target alone."""

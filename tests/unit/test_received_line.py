@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.draft_line import ReceivedLine
+from outrider.core.draft_line import ReceivedLine
 from outrider.messages import Frame
 
 

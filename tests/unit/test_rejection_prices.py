@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.control import Control
-from orchestrator.core.outcomes import Outcome, ServiceTime
-from orchestrator.core.speculate import control
+from outrider.core.control import Control
+from outrider.core.outcomes import Outcome, ServiceTime
+from outrider.core.speculate import control
 from outrider.costs import CostTable, RejectionCost
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.core.actions import Commit
-from orchestrator.core.plan import Plan
-from orchestrator.core.speculate import control
-from orchestrator.core.target_costs import Pair
-from orchestrator.core.text import TextAssembler
 from orchestrator.reporting import delta_of
 from outrider import wire
+from outrider.core.actions import Commit
+from outrider.core.plan import Plan
+from outrider.core.speculate import control
+from outrider.core.target_costs import Pair
+from outrider.core.text import TextAssembler
 from outrider.messages import Form, Origin, Rule, SessionParameters
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation

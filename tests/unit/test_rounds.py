@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.round_times import BOUNDS, Durations, RoundTimes
+from outrider.core.round_times import BOUNDS, Durations, RoundTimes
 
 
 def test_a_duration_is_counted_below_the_first_bound_that_it_does_not_exceed():

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from orchestrator.core.draft_line import ReceivedLine
+from outrider.core.draft_line import ReceivedLine
 from outrider.messages import Frame, RunnerUp
 
 TEXT = [1, 2, 3]

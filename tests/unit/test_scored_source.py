@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from orchestrator.core.rates import Acceptance
+from outrider.core.rates import Acceptance
 from outrider.drafters.source import NOTHING, Decided, Proposal, Scored, confidence
 
 

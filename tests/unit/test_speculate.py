@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.core.control import CLEARLY, Control
-from orchestrator.core.forecast import Mode
-from orchestrator.core.outcomes import UNREPORTED, Outcome, ServiceTime
-from orchestrator.core.rates import Acceptance, DraftRates, Mean
-from orchestrator.core.speculate import control
-from orchestrator.core.target_costs import Pair, TargetCosts
+from outrider.core.control import CLEARLY, Control
+from outrider.core.forecast import Mode
+from outrider.core.outcomes import UNREPORTED, Outcome, ServiceTime
+from outrider.core.rates import Acceptance, DraftRates, Mean
+from outrider.core.speculate import control
+from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation

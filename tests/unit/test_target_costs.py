@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.outcomes import ServiceTime
-from orchestrator.core.rates import DraftRates, Mean
-from orchestrator.core.target_costs import TargetCosts
+from outrider.core.outcomes import ServiceTime
+from outrider.core.rates import DraftRates, Mean
+from outrider.core.target_costs import TargetCosts
 from outrider.costs import CostTable, Point
 from tests.unit.test_speculate import CPU, made, outcome
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.text import Piece, TextAssembler
+from outrider.core.text import Piece, TextAssembler
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=200)
 

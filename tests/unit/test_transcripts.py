@@ -31,10 +31,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound
-from orchestrator.core.plan import Plan
-from orchestrator.core.speculate import control
-from orchestrator.core.target_costs import Pair
+from outrider.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound
+from outrider.core.plan import Plan
+from outrider.core.speculate import control
+from outrider.core.target_costs import Pair
 from outrider.distribution import certain
 from outrider.messages import Form, Frame, Round, Rows, Rule, SessionParameters, Span
 from outrider.sampling import GREEDY

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.core import verdicts
-from orchestrator.core.acceptance import (
+from outrider.core import verdicts
+from outrider.core.acceptance import (
     DraftToken,
     Verdict,
     block_verification,
     token_verification,
 )
-from orchestrator.core.decodes import Decode
-from orchestrator.core.outcomes import UNREPORTED
-from orchestrator.core.plan import Plan
-from orchestrator.core.speculate import control
-from orchestrator.core.target_costs import Pair
-from orchestrator.core.target_progress import RoundInFlight
+from outrider.core.decodes import Decode
+from outrider.core.outcomes import UNREPORTED
+from outrider.core.plan import Plan
+from outrider.core.speculate import control
+from outrider.core.target_costs import Pair
+from outrider.core.target_progress import RoundInFlight
 from outrider.distribution import Distribution
 from outrider.messages import (
     NO_OWN_TOKENS,

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, mean
 
-from orchestrator.core.target_costs import Pair
+from outrider.core.target_costs import Pair
 from outrider.costs import CostTable, Point
 from outrider.speculation import Speculation
 from tests.support.shared_engine import SharedEngine

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 
-from orchestrator.core.generation import Generation
-from orchestrator.core.plan import Plan
-from orchestrator.core.speculate import control
 from orchestrator.driver import Driver
 from orchestrator.pool import Pool
+from outrider.core.generation import Generation
+from outrider.core.plan import Plan
+from outrider.core.speculate import control
 from outrider.messages import Form, Rule, SessionParameters
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy, Speculation

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_making.corpus import LIBRARY, is_held_out, sources
-from orchestrator.core import acceptance
+from outrider.core import acceptance
 from outrider.distribution import Distribution
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
+from outrider.core.forecast import Conditions, Forecast, Mode, forecasts
 from outrider_cli.forecasting import GAP, in_process
 
 _WORTHWHILE = 1.01  # times the target alone: less is no reason for a draft

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.core.forecast import Forecast, Mode, break_even
 from outrider.client import ControllerView, Model
+from outrider.core.forecast import Forecast, Mode, break_even
 from outrider.costs import NO_REJECTION_COST, RejectionCost
 from outrider_cli.forecasting import best_over_alone, conditions_of, possible
 from outrider_cli.memories import show_memory

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.core.counts import Counts
-from orchestrator.core.draft_line import Compared, ForkedLine, Line
-from orchestrator.core.draft_progress import DraftProgress, DraftState
-from orchestrator.core.plan import Plan
+from outrider.core.counts import Counts
+from outrider.core.draft_line import Compared, ForkedLine, Line
+from outrider.core.draft_progress import DraftProgress, DraftState
+from outrider.core.plan import Plan
 from outrider.messages import MAX_DRAFT, Frame, Order, Rule
 from outrider.speculation import MODEL
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.rates import DraftRates
+from outrider.core.rates import DraftRates
 
 _TEXT = 32
 """Tokens of a text of which it is noticed that they were not cached."""

@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache, partial
 
-from orchestrator.core.expected_frames import ExpectedFrames
-from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
-from orchestrator.core.forecast import own as own_forecast
-from orchestrator.core.line_worth import HOPELESS, best_of_line, is_better_stopped
-from orchestrator.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
-from orchestrator.core.own_draft import OwnDraft
-from orchestrator.core.rates import Acceptance, RecentRate
-from orchestrator.core.target_costs import Pair, TakenBack
+from outrider.core.expected_frames import ExpectedFrames
+from outrider.core.forecast import Conditions, Forecast, Mode, forecasts
+from outrider.core.forecast import own as own_forecast
+from outrider.core.line_worth import HOPELESS, best_of_line, is_better_stopped
+from outrider.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
+from outrider.core.own_draft import OwnDraft
+from outrider.core.rates import Acceptance, RecentRate
+from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from orchestrator.core.draft_line import ReceivedLine
+from outrider.core.draft_line import ReceivedLine
 from outrider.messages import Span
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from orchestrator.core import acceptance
-from orchestrator.core.acceptance import DraftToken, Verdict
-from orchestrator.core.actions import Commit, Report, TokenLogprob
-from orchestrator.core.decodes import Decode
-from orchestrator.core.outcomes import Outcome
-from orchestrator.core.plan import Plan
-from orchestrator.core.target_progress import RoundInFlight
+from outrider.core import acceptance
+from outrider.core.acceptance import DraftToken, Verdict
+from outrider.core.actions import Commit, Report, TokenLogprob
+from outrider.core.decodes import Decode
+from outrider.core.outcomes import Outcome
+from outrider.core.plan import Plan
+from outrider.core.target_progress import RoundInFlight
 from outrider.messages import DraftEnd, Form, Origin, Rows
 from outrider.noise import Purpose, uniform
 from outrider.sampling import distribution_of

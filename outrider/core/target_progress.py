@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from orchestrator.core.draft_line import Line
-from orchestrator.core.outcomes import OwnDraftOrder
+from outrider.core.draft_line import Line
+from outrider.core.outcomes import OwnDraftOrder
 from outrider.distribution import Distribution
 from outrider.messages import Answer, Candidates, DraftEnd, Round, Rows, Span
 from outrider.speculation import MODEL

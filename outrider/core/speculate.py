@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 
-from orchestrator.core.control import USUAL_TOKENS, Control
-from orchestrator.core.forecast import Mode, expected_tokens
-from orchestrator.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
-from orchestrator.core.own_draft import LAST_PROBE
-from orchestrator.core.rates import FIRST_PROBE, Gain
-from orchestrator.core.target_costs import Pair
+from outrider.core.control import USUAL_TOKENS, Control
+from outrider.core.forecast import Mode, expected_tokens
+from outrider.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
+from outrider.core.own_draft import LAST_PROBE
+from outrider.core.rates import FIRST_PROBE, Gain
+from outrider.core.target_costs import Pair
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 

@@ -14,18 +14,18 @@ from itertools import accumulate
 from operator import mul
 from typing import TypeVar
 
-from orchestrator.core.actions import Action, SendOrder, SendRound, Wake
-from orchestrator.core.branching import as_bytes
-from orchestrator.core.counts import Counts
-from orchestrator.core.draft_end import draft_end
-from orchestrator.core.draft_line import Line
-from orchestrator.core.draft_progress import DraftState
-from orchestrator.core.local_drafters import LocalDrafters, LocalLine
-from orchestrator.core.outcomes import NO_OWN_DRAFT, Choice, OwnDraftOrder
-from orchestrator.core.plan import Plan
-from orchestrator.core.remote_draft import RemoteDraft
-from orchestrator.core.target_progress import RoundInFlight, TargetProgress
-from orchestrator.core.tree_rounds import branch
+from outrider.core.actions import Action, SendOrder, SendRound, Wake
+from outrider.core.branching import as_bytes
+from outrider.core.counts import Counts
+from outrider.core.draft_end import draft_end
+from outrider.core.draft_line import Line
+from outrider.core.draft_progress import DraftState
+from outrider.core.local_drafters import LocalDrafters, LocalLine
+from outrider.core.outcomes import NO_OWN_DRAFT, Choice, OwnDraftOrder
+from outrider.core.plan import Plan
+from outrider.core.remote_draft import RemoteDraft
+from outrider.core.target_progress import RoundInFlight, TargetProgress
+from outrider.core.tree_rounds import branch
 from outrider.distribution import certain
 from outrider.messages import MAX_DRAFT, DraftEnd, Form, Round, Rule, Span
 

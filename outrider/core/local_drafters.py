@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.control import Control
-from orchestrator.core.counts import SourceCounts
-from orchestrator.core.draft_line import Line
-from orchestrator.core.rates import Acceptance
+from outrider.core.control import Control
+from outrider.core.counts import SourceCounts
+from outrider.core.draft_line import Line
+from outrider.core.rates import Acceptance
 from outrider.drafters.source import NOTHING, Proposal, Scored, Source
 from outrider.messages import MAX_DRAFT
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.outcomes import Outcome, ServiceTime
-from orchestrator.core.rates import Acceptance, DraftRates, Mean
+from outrider.core.outcomes import Outcome, ServiceTime
+from outrider.core.rates import Acceptance, DraftRates, Mean
 from outrider.costs import (
     KERNEL_ROWS,
     MOST_REDONE,

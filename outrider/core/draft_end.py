@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.core.control import Control
-from orchestrator.core.draft_progress import DraftProgress, DraftState
+from outrider.core.control import Control
+from outrider.core.draft_progress import DraftProgress, DraftState
 from outrider.messages import MAX_DRAFT, DraftEnd
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from orchestrator.core import acceptance
-from orchestrator.core.outcomes import UNREPORTED, ServiceTime
-from orchestrator.core.target_progress import RoundInFlight
+from outrider.core import acceptance
+from outrider.core.outcomes import UNREPORTED, ServiceTime
+from outrider.core.target_progress import RoundInFlight
 from outrider.errors import InvalidRequest
 from outrider.messages import NO_OWN_TOKENS, Answer, OwnTokens, Rows
 from outrider.speculation import MODEL

@@ -5,7 +5,7 @@ The target asks it before each decode, without a message.
 
 from __future__ import annotations
 
-from orchestrator.core.rates import FIRST_PROBE, DraftRates
+from outrider.core.rates import FIRST_PROBE, DraftRates
 
 LAST_PROBE = 512
 """Decodes between two probes at most; each in vain doubles them, from FIRST_PROBE on."""

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.core import verdicts
-from orchestrator.core.acceptance import Verdict
-from orchestrator.core.actions import Action, Commit, End, RollBack, TokenLogprob, Wake
-from orchestrator.core.asking import Asking
-from orchestrator.core.counts import Counts, SourceCounts
-from orchestrator.core.decodes import Decode, decodes_of, news_of
-from orchestrator.core.draft_progress import DraftState
-from orchestrator.core.local_drafters import LocalDrafters
-from orchestrator.core.outcomes import UNREPORTED, ServiceTime
-from orchestrator.core.plan import Plan
-from orchestrator.core.remote_draft import RemoteDraft
-from orchestrator.core.target_progress import RoundInFlight, TargetProgress
+from outrider.core import verdicts
+from outrider.core.acceptance import Verdict
+from outrider.core.actions import Action, Commit, End, RollBack, TokenLogprob, Wake
+from outrider.core.asking import Asking
+from outrider.core.counts import Counts, SourceCounts
+from outrider.core.decodes import Decode, decodes_of, news_of
+from outrider.core.draft_progress import DraftState
+from outrider.core.local_drafters import LocalDrafters
+from outrider.core.outcomes import UNREPORTED, ServiceTime
+from outrider.core.plan import Plan
+from outrider.core.remote_draft import RemoteDraft
+from outrider.core.target_progress import RoundInFlight, TargetProgress
 from outrider.messages import MAX_DRAFT, Answer, FinishReason, Form, Frame, Origin, Rows
 from outrider.speculation import MODEL
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.core.branching import Grown, Guess, as_bytes, best_count, grow
-from orchestrator.core.control import Control
-from orchestrator.core.draft_line import ForkedLine, Line
-from orchestrator.core.local_drafters import LocalDrafters
-from orchestrator.core.remote_draft import RemoteDraft
-from orchestrator.core.target_progress import RoundInFlight
+from outrider.core.branching import Grown, Guess, as_bytes, best_count, grow
+from outrider.core.control import Control
+from outrider.core.draft_line import ForkedLine, Line
+from outrider.core.local_drafters import LocalDrafters
+from outrider.core.remote_draft import RemoteDraft
+from outrider.core.target_progress import RoundInFlight
 from outrider.messages import Form
 from outrider.speculation import MODEL
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.line_part import LinePart
+from outrider.core.line_part import LinePart
 from outrider.distribution import Distribution
 from outrider.messages import Candidates, Frame, RunnerUp
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from orchestrator.core.forecast import frame_size
+from outrider.core.forecast import frame_size
 from outrider.messages import Rule
 
 FIRST_PROBE = 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.control import Control
-from orchestrator.core.text import ends_inside_character
+from outrider.core.control import Control
 from outrider.core.health import TIMEOUT
+from outrider.core.text import ends_inside_character
 from outrider.drafters.source import Source
 from outrider.messages import FinishReason, Form, SessionParameters
 

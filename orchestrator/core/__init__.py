@@ -1,1 +1,0 @@
-"""What a generation decides: the rules, its state machine, what is worth drafting. Pure."""
