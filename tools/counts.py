@@ -38,7 +38,7 @@ REQUEST_FORMS = (
     *("GenerationFields", "ChatBody", "CompletionBody", "MessagesBody", "ResponseBody"),
     *("CompletionFields", "ParsedRequest", "GenerateRequest", "GenerationRequest", "Plan"),
     *("SessionParameters", "Control", "Generation", "OpenSession", "Verifier"),
-    *("SamplingOptions", "DraftingOptions", "GenerateOptions", "LibraryRequest"),
+    *("SamplingOptions", "DraftingOptions", "GenerateOptions"),
 )
 ROUND_FORMS = (
     *("Choice", "Line", "Round", "RoundInFlight", "SendRound", "SentRound", "VerifyRound"),

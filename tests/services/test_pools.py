@@ -483,7 +483,7 @@ def test_addresses_and_this_machine_are_no_names() -> None:
 )
 async def test_each_text_at_a_target_that_pads_costs_rows_of_its_own() -> None:
     target = PooledTarget(DialledPeer("target", "127.0.0.1:9"))
-    target.costs.table = CostTable([(2, 0.01), (4, 0.02), (8, 0.04)])
+    target.costs.table = target._loaded = CostTable([(2, 0.01), (4, 0.02), (8, 0.04)])
     seconds = []
     for count in range(3):
         target.generation_count = count

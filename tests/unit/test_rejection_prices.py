@@ -8,9 +8,16 @@ from dataclasses import replace
 
 import pytest
 
+<<<<<<< HEAD
 from outrider.core.control import Control
 from outrider.core.outcomes import Outcome, ServiceTime
 from outrider.core.speculate import control
+=======
+from outrider.core.control import Control
+from outrider.core.outcomes import Outcome, ServiceTime
+from outrider.core.speculate import control
+from outrider.core.target_costs import TakenBack
+>>>>>>> all
 from outrider.costs import CostTable, RejectionCost
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
@@ -162,3 +169,34 @@ def test_the_checkpoints_of_all_are_not_taken_for_the_price_of_rows() -> None:
             )
         known = decides.costs.table.seconds(rows)
         assert known == pytest.approx(GPU.seconds(rows), rel=0.05), sessions
+
+
+def test_decodes_with_rows_that_are_decoded_again_teach_what_rows_cost() -> None:
+    models = Models(costs=GPU, draft_token=0.002, acceptance=0.7, rejection=CHEAP)
+    decides, again = shared(models, 1), TakenBack()
+    for i in range(40):  # on a machine that takes twice as long now
+        rows = 4 + again.count * (not again.is_apart)
+        done = Outcome(
+            now=0.1 * i,
+            length=100 + 2 * i,
+            sent=0.1 * i - 0.08,
+            confidences=[128] * 3,
+            drafted=3,
+            accepted=1,
+            committed=2,
+            spent=ServiceTime(2.0 * GPU.seconds(rows), rows=rows, sessions=1),
+            draft_busy=False,
+            is_prompt=False,
+        )
+        decides.note_round(done)
+        again.note(CHEAP, done)
+    assert decides.costs.table.seconds(8) == pytest.approx(2.0 * GPU.seconds(8), rel=0.05)
+
+
+def test_less_of_a_line_is_verified_where_a_rejection_is_dear() -> None:
+    counts = []
+    for price in (RejectionCost(), RejectionCost(0.2, 0.2, free_count=2)):
+        models = Models(costs=GPU, draft_token=0.002, acceptance=0.7, rejection=price)
+        decides = control(Speculation(), Rule.MATCH, known_pair(models), 1.0)
+        counts.append(decides.best_of_line([0.8] * 8)[0])
+    assert counts[1] == 2 < counts[0]
