@@ -8,16 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-<<<<<<< HEAD
-from outrider.core.control import Control
-from outrider.core.outcomes import Outcome, ServiceTime
-from outrider.core.speculate import control
-=======
 from outrider.core.control import Control
 from outrider.core.outcomes import Outcome, ServiceTime
 from outrider.core.speculate import control
 from outrider.core.target_costs import TakenBack
->>>>>>> all
 from outrider.costs import CostTable, RejectionCost
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
