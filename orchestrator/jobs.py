@@ -33,7 +33,6 @@ from outrider.errors import (
     NotFound,
     OutriderError,
     PeerUnavailable,
-    StateUnavailable,
 )
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -152,7 +151,6 @@ class Jobs:
         self,
         request: messages.GenerateRequest,
         caller: str = "",
-        note: str = "",
         owner: str = "",
         key: bytes = b"",
     ) -> tuple[str, messages.GenerationStarted]:
@@ -167,7 +165,7 @@ class Jobs:
         if entry is None:
             self._log.check()
             self._check_place(caller)
-            entry = self._log.begin(digest, key, caller=caller, owner=owner, note=note)
+            entry = self._log.begin(digest, key, caller=caller, owner=owner)
             opening = self._open(entry, request)
             if key:
                 # The start belongs to the key, not to a call: it continues when that is cut off.
@@ -307,37 +305,14 @@ class Jobs:
             while entry.opening and not (entry.is_settled or entry.is_kept):
                 await entry.news.wait()
 
-    async def end_all(self) -> None:
-        """End all jobs; what they brought is kept."""
+    async def close(self) -> None:
+        """End all jobs; those that are on disk are left to the next process as they are."""
+        await self._log.close()
         tasks = [entry.task for entry in self._log.entries.values() if entry.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-    async def close(self) -> None:
-        """End all jobs; those that are on disk are left to the next process as they are."""
-        await self._log.close()
-        await self.end_all()
-
-    def notes(self) -> dict[str, str]:
-        """Return the notes of the jobs that are on disk, by id, those of the oldest first."""
-        entries = self._log.entries.values()
-        return {entry.id: entry.note for entry in entries if entry.note and entry.is_kept}
-
-    async def recall(
-        self, job_id: str
-    ) -> tuple[messages.GenerationStarted, list[messages.GenerateResponse]]:
-        """Return how a job began, and what of it was taken. Raises NotFound, StateUnavailable."""
-        entry = self._find(job_id)
-        taken = (await self._log.read(entry))[: entry.first]
-        return _started(entry), list(map(messages.GenerateResponse.FromString, taken))
-
-    async def take(self, job_id: str, cursor: int) -> None:
-        """Note that what is before a cursor was taken, for good if the disk takes it. NotFound."""
-        self._log.take(self._find(job_id), cursor)
-        with suppress(StateUnavailable):
-            await self._log.settle()
 
     def owner(self, job_id: str) -> str:
         """Return the name of the token that a job was submitted with. Raises NotFound."""

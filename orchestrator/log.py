@@ -34,7 +34,7 @@ MOST_KEY_CHARACTERS = 255  # of an idempotency key, as in Stripe's API; a UUID h
 
 _VERSION = 1
 _COLUMNS = (
-    *("number", "id", "key", "digest", "caller", "owner", "note", "request", "opening"),
+    *("number", "id", "key", "digest", "caller", "owner", "request", "opening"),
     *("attempts", "first", "is_over", "error"),
 )
 _SCHEMA = f"""
@@ -83,7 +83,6 @@ class Entry:
     digest: bytes  # of the request
     caller: str = ""
     owner: str = ""  # the name of the token that it came with; may be empty
-    note: str = ""  # of who submitted it
     request: bytes = b""  # that repeats it after a restart
     opening: bytes = b""  # what its submission is answered with; empty until that is known
     attempts: int = 0  # restarts that it was continued after
@@ -151,7 +150,7 @@ class Log:
         self.entries[entry.id] = entry
         if entry.key:
             self._by_key[entry.key] = entry
-        self._count(entry, byte_count + len(entry.request) + len(entry.opening) + len(entry.note))
+        self._count(entry, byte_count + len(entry.request) + len(entry.opening))
 
     def _count(self, entry: Entry, more: int) -> None:
         entry.byte_count += more
@@ -179,10 +178,9 @@ class Log:
         *,
         caller: str = "",
         owner: str = "",
-        note: str = "",
     ) -> Entry:
         """Take in a submission. It is in memory alone until `keep`."""
-        entry = Entry(next(self._numbers), secrets.token_hex(16), key, digest, caller, owner, note)
+        entry = Entry(next(self._numbers), secrets.token_hex(16), key, digest, caller, owner)
         self._add(entry)
         return entry
 

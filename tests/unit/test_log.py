@@ -131,7 +131,7 @@ async def test_events_are_read_once_they_are_stored_and_are_there_after_a_restar
     tmp_path: Path,
 ) -> None:
     log = log_of(path=tmp_path / "log.sqlite")
-    entry, lost = log.begin(b"r", b"k", caller="c", owner="o", note="n"), log.begin(b"r", b"l")
+    entry, lost = log.begin(b"r", b"k", caller="c", owner="o"), log.begin(b"r", b"l")
     log.append(entry, b"before it is kept")
     log.keep(entry, b"request", b"opening")
     log.append(entry, b"after")
@@ -146,7 +146,7 @@ async def test_events_are_read_once_they_are_stored_and_are_there_after_a_restar
     assert again.repeated(b"l", b"r", "") is None
     found = again.repeated(b"k", b"r", "")
     assert found is not None and (found.id, found.byte_count) == (entry.id, size)
-    assert (found.caller, found.owner, found.note) == ("c", "o", "n")
+    assert (found.caller, found.owner) == ("c", "o")
     assert (found.request, found.opening, found.is_over) == (b"request", b"opening", False)
     assert (found.first, found.events, found.stored) == (1, [b"after"], 2)
     assert await again.read(found) == [b"before it is kept", b"after"]
