@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.costs import MOST_REDONE, MOST_ROWS, CostTable, Point, RejectionCost
+from tests.support.thorough import cells
 
 SETTINGS = settings(derandomize=True, deadline=None)
 POINTS = st.lists(
@@ -233,9 +234,10 @@ def test_a_peer_that_reports_no_slope_has_none() -> None:
     assert after(CostTable([(1, 0.01)]), 1, LONG) == 0.01
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.3, 1.0, 3.0])
-@pytest.mark.parametrize("base", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("lengths", [(SHORT, LONG), (1000, 8000), (2000, 8000)])
+@pytest.mark.parametrize(
+    ("base", "slope", "lengths"),
+    cells([0.5, 1.0, 2.0], [0.0, 0.3, 1.0, 3.0], [(SHORT, LONG), (1000, 8000), (2000, 8000)]),
+)
 def test_texts_of_two_lengths_find_base_and_slope(
     base: float, slope: float, lengths: tuple[int, int]
 ) -> None:

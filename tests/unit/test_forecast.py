@@ -23,6 +23,7 @@ from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 from tests.support.simulation import Models, Simulation, known_pair
+from tests.support.thorough import cells
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
 CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
@@ -161,8 +162,9 @@ def test_never_waiting_is_never_slower_than_the_target_alone() -> None:
             assert given[Mode.NO_WAIT] >= 0.999 * given[Mode.PLAIN]
 
 
-@pytest.mark.parametrize("acceptance", [0.6, 0.8, 0.9])
-@pytest.mark.parametrize("latency", [0.0003, 0.02, 0.05, 0.15])
+@pytest.mark.parametrize(
+    ("acceptance", "latency"), cells([0.6, 0.8, 0.9], [0.0003, 0.02, 0.05, 0.15], together=1)
+)
 def test_the_controller_reaches_what_the_best_mode_promises(
     acceptance: float, latency: float
 ) -> None:

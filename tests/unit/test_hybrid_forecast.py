@@ -14,6 +14,7 @@ from outrider.costs import CostTable, RejectionCost
 from outrider.messages import Rule
 from outrider.speculation import Speculation
 from tests.support.simulation import Models, Simulation, alone, known_pair
+from tests.support.thorough import cells
 
 CPU = CostTable([(1, 0.055), (2, 0.065), (4, 0.075), (8, 0.13), (16, 0.24), (32, 0.46)])
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
@@ -38,12 +39,13 @@ def pair(machine: str, price: str, acceptance: float, away: float) -> Models:
     )
 
 
-@pytest.mark.parametrize(("acceptance", "away"), [(0.5, 0.0), (0.8, 0.0), (0.8, 0.02)])
-@pytest.mark.parametrize("price", PRICES)
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("machine", "price", "draft"), cells(MACHINES, PRICES, [(0.5, 0.0), (0.8, 0.0), (0.8, 0.02)])
+)
 def test_the_forecast_of_a_hybrid_target_is_near_what_is_made(
-    machine: str, price: str, acceptance: float, away: float
+    machine: str, price: str, draft: tuple[float, float]
 ) -> None:
+    acceptance, away = draft
     models = pair(machine, price, acceptance, away)
     known, seconds = known_pair(models), 0.0
     for seed in range(SEEDS):

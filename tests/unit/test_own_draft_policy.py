@@ -28,6 +28,7 @@ from tests.support.simulation import (
     known_pair,
     run_together,
 )
+from tests.support.thorough import THOROUGH, cells
 from tests.unit.test_continuing import END, PROMPT, generation, rounds
 
 ZEN = CostTable([(1, 0.0165), (2, 0.0275), (3, 0.039), (4, 0.0305), (8, 0.054), (16, 0.09)])
@@ -89,8 +90,10 @@ def test_a_first_text_is_not_given_away_for_long_drafts_after_a_good_beginning(a
     assert min(128 / each.seconds for each in runs) > 0.8 * best
 
 
-@pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
-@pytest.mark.parametrize("own_token", [0.0005, 0.0016, 0.006, 0.03])
+@pytest.mark.parametrize(
+    ("acceptance", "own_token"),
+    cells([0.0, 0.2, 0.4, 0.6, 0.8, 0.95], [0.0005, 0.0016, 0.006, 0.03], together=1),
+)
 def test_it_never_costs_more_than_three_in_a_hundred(acceptance: float, own_token: float):
     its = models(own_acceptance=acceptance, own_token=own_token)
     known, seconds = known_pair(its), 0.0
@@ -307,7 +310,7 @@ def test_what_reading_a_long_text_takes_is_learned_from_the_rounds_it_read_in() 
     assert own.reading_seconds(4004) == 0.0, "it has read that"
 
 
-@pytest.mark.parametrize("length", [300, 3000])
+@pytest.mark.parametrize("length", [300, 3000] if THOROUGH else [3000])
 def test_what_a_bad_hour_taught_of_its_times_does_not_shut_out_long_texts_for_good(length: int):
     its = models(own_acceptance=0.85, read_time=0.0001)
     known = known_pair(its)

@@ -18,6 +18,7 @@ from outrider.engine.job import Lease, Ticket
 from outrider.engine.model import Chunk
 from outrider.engine.reading import PROMISED_ROUNDS, Reading, Share
 from outrider.engine.scheduler import Scheduler
+from tests.support.thorough import cells
 
 NOTHING: Any = None
 STREAMS = Limits(512, 128, padded=16)
@@ -212,13 +213,14 @@ def promised(cost: CostTable, limits: Limits, rows: int) -> float:
     return reading(cost, limits).promised_seconds([Share(rows, 0)] * USERS, PROMPT)
 
 
-@pytest.mark.parametrize("limits", [STREAMS, POOL], ids=["streams", "pool"])
-@pytest.mark.parametrize("turnaround", [0.0, 0.004, 0.050, 0.300])
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("reads", [0.6, 1.0, 1.5])
+@pytest.mark.parametrize(
+    ("memory", "turnaround", "rows", "reads"),
+    cells(["streams", "pool"], [0.0, 0.004, 0.050, 0.300], [1, 4], [0.6, 1.0, 1.5]),
+)
 def test_nobody_waits_longer_than_twice_what_was_promised(
-    limits: Limits, turnaround: float, rows: int, reads: float
+    memory: str, turnaround: float, rows: int, reads: float
 ) -> None:
+    limits = STREAMS if memory == "streams" else POOL
     world = World(CPU, limits, users(rows, turnaround), truth(CPU, limits, reads))
     world.read()
     longest = max(gap for user in world.users.values() for gap in user.gaps)

@@ -10,11 +10,12 @@ import pytest
 from outrider.costs import CostTable
 from outrider.speculation import Policy, Speculation
 from tests.support.simulation import Faults, Models, Result, Simulation, alone, known_pair
-from tests.support.thorough import THOROUGH
+from tests.support.thorough import THOROUGH, cells
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
 CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
 ONE_ROW = CostTable([(1, 0.020), (4, 0.022), (8, 0.026), (16, 0.034), (64, 0.1)])
+TARGETS = {"one row": ONE_ROW, "gpu": GPU, "cpu": CPU}
 TOKENS = 48
 
 
@@ -88,9 +89,9 @@ def ratio(models: Models, faults: Faults | None = None, tokens: int = 256) -> tu
 ROUND_TRIPS = (0.0, 0.001, 0.005, 0.02, 0.05, 0.15, 0.4)
 
 
-@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
-@pytest.mark.parametrize("costs", [GPU, CPU], ids=["gpu", "cpu"])
-def test_a_junk_draft_costs_next_to_nothing(costs: CostTable, round_trip: float) -> None:
+@pytest.mark.parametrize(("target", "round_trip"), cells(["gpu", "cpu"], ROUND_TRIPS))
+def test_a_junk_draft_costs_next_to_nothing(target: str, round_trip: float) -> None:
+    costs = TARGETS[target]
     junk = Models(
         costs=costs,
         draft_token=0.006,
@@ -117,8 +118,9 @@ def test_a_draft_that_stalls_now_and_then_is_not_waited_for() -> None:
     assert ratio(models, Faults(stalls=0.2, stall=2.0), tokens=600)[0] > 1.0
 
 
-@pytest.mark.parametrize("acceptance", [0.5, 0.8, 0.95])
-@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+@pytest.mark.parametrize(
+    ("round_trip", "acceptance"), cells(ROUND_TRIPS, [0.5, 0.8, 0.95], together=1)
+)
 def test_a_good_draft_never_makes_it_slower(round_trip: float, acceptance: float) -> None:
     models = Models(
         costs=GPU,
@@ -130,14 +132,14 @@ def test_a_good_draft_never_makes_it_slower(round_trip: float, acceptance: float
     assert ratio(models)[0] > 0.97
 
 
-@pytest.mark.parametrize("most", [1, 2])
-@pytest.mark.parametrize("round_trip", (0.0, 0.001, 0.005, 0.01, 0.02, 0.05))
-@pytest.mark.parametrize("costs", [ONE_ROW, GPU, CPU], ids=["one row", "gpu", "cpu"])
+@pytest.mark.parametrize(
+    ("target", "round_trip", "most"), cells(TARGETS, [0.0, 0.001, 0.005, 0.01, 0.02, 0.05], [1, 2])
+)
 def test_a_draft_that_ends_every_order_early_costs_next_to_nothing(
-    costs: CostTable, round_trip: float, most: int
+    target: str, round_trip: float, most: int
 ) -> None:
     models = Models(
-        costs=costs,
+        costs=TARGETS[target],
         draft_token=0.0005,
         acceptance=0.97,
         draft_round_trip=round_trip,
@@ -148,10 +150,10 @@ def test_a_draft_that_ends_every_order_early_costs_next_to_nothing(
     assert ratio(models)[0] > 0.97
 
 
-@pytest.mark.parametrize("most", [1, 4, 1 << 20])
-@pytest.mark.parametrize("draft_token", (0.005, 0.015, 0.05))
-@pytest.mark.parametrize("turns", [False, True], ids=["beside", "in turn"])
-@pytest.mark.parametrize("reported", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("draft_token", "most", "turns", "reported"),
+    cells([0.005, 0.015, 0.05], [1, 4, 1 << 20], [False, True], [0.0, 0.1]),
+)
 def test_a_draft_that_lies_about_its_time_costs_next_to_nothing(
     draft_token: float, most: int, turns: bool, reported: float
 ) -> None:
@@ -215,13 +217,14 @@ def in_turns(acceptance: float, draft_token: float, round_trip: float) -> float:
     )
 
 
-@pytest.mark.parametrize("round_trip", [0.0005, 0.02, 0.05, 0.15, 0.4])
-@pytest.mark.parametrize("draft_token", [0.0036, 0.015, 0.035, 0.07])
+@pytest.mark.parametrize(
+    ("draft_token", "round_trip", "acceptance"),
+    cells([0.0036, 0.015, 0.035, 0.07], [0.0005, 0.02, 0.05, 0.15, 0.4], [0.0, 0.3, 0.65]),
+)
 def test_in_turns_no_draft_costs_more_than_a_few_percent(
-    draft_token: float, round_trip: float
+    draft_token: float, round_trip: float, acceptance: float
 ) -> None:
-    for acceptance in (0.0, 0.3, 0.65):
-        assert in_turns(acceptance, draft_token, round_trip) > 0.96
+    assert in_turns(acceptance, draft_token, round_trip) > 0.96
 
 
 def test_in_turns_a_good_draft_pays_from_the_first_generation_on() -> None:

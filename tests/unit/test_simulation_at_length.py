@@ -12,7 +12,7 @@ from outrider.costs import Attended, CostTable, Point
 from outrider.speculation import Speculation
 from tests.support.shared_engine import SharedEngine
 from tests.support.simulation import Models, Result, Simulation, known_pair, run_together
-from tests.support.thorough import THOROUGH
+from tests.support.thorough import THOROUGH, cells
 
 _MEMORY_BOUND = (0.060, 0.061, 0.062, 0.063, 0.064, 0.066, 0.070, 0.085, 0.100)
 TARGETS = {
@@ -77,10 +77,9 @@ def times_plain(
     ]
 
 
-@pytest.mark.parametrize("beside", [0, 3], ids=["alone", "beside 3 short ones"])
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("acceptance", ACCEPTANCES)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("target", "acceptance", "length", "beside"), cells(TARGETS, ACCEPTANCES, LENGTHS, [0, 3])
+)
 def test_after_a_long_text_drafting_is_never_slower(
     target: str, acceptance: float, length: int, beside: int
 ) -> None:

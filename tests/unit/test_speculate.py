@@ -15,6 +15,7 @@ from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
+from tests.support.thorough import cells
 
 GPU = [(1, 0.0300), (64, 0.0300 + 0.0004 * 63)]
 ZEN = [(2, 0.038), (4, 0.056), (8, 0.105), (16, 0.147)]
@@ -200,9 +201,9 @@ def test_the_next_generation_goes_on_waiting_to_try_a_useless_draft() -> None:
     assert 2 * tried - (20 - tried) == again
 
 
-@pytest.mark.parametrize("sessions", [1, 4])
-@pytest.mark.parametrize("latency", [0.001, 0.4, 2.0])
-@pytest.mark.parametrize("unread", [5, 300, 3000])
+@pytest.mark.parametrize(
+    ("unread", "latency", "sessions"), cells([5, 300, 3000], [0.001, 0.4, 2.0], [1, 4], together=1)
+)
 def test_probes_on_the_targets_own_cores_take_a_small_share_of_its_time(
     unread: int, latency: float, sessions: int
 ) -> None:
