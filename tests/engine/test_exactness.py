@@ -15,6 +15,7 @@ from outrider.engine.calibrate import exact_padding
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, ModelDescription
+from tests.support.tiny_gguf import Shape, write_model
 
 MODELS = Path(__file__).parents[2] / "models"
 CONTEXT = 608
@@ -27,13 +28,14 @@ LENGTHS = [32, 257, 600]
 Logits = NDArray[np.float32]
 
 
-def load(name: str) -> LlamaModel:
+def load(path: Path, thread_count: int = 1) -> LlamaModel:
+    """Load a model, with one thread: two wait for each other wherever the machine is busy."""
     return LlamaModel(
         LlamaConfig(
-            path=MODELS / name,
+            path=path,
             context=CONTEXT,
             sequence_count=3,
-            thread_count=2,
+            thread_count=thread_count,
             pad_multiple=4,
         )
     )
@@ -41,8 +43,17 @@ def load(name: str) -> LlamaModel:
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[LlamaModel]:
-    model = load("stdlib-target-q8_0.gguf")
+    model = load(MODELS / "stdlib-target-q8_0.gguf")
     assert exact_padding(model) == model.pad_multiple
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
+    """Return a model of random weights: how the padding is looked for is the same for all."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    model = load(write_model(path, shape=Shape(context=CONTEXT)))
     yield model
     model.close()
 
@@ -190,8 +201,9 @@ def test_the_bits_of_a_row_survive_a_copied_start(
     np.testing.assert_array_equal(tail(target, 1, text[:600], [TAIL]), expected)
 
 
-def test_the_bundled_draft_is_found_to_be_exact() -> None:
-    model = load("stdlib-draft-q8_0.gguf")
+@pytest.mark.parametrize("thread_count", [1, 2])
+def test_the_bundled_draft_is_found_to_be_exact(thread_count: int) -> None:
+    model = load(MODELS / "stdlib-draft-q8_0.gguf", thread_count)
     assert exact_padding(model) == model.pad_multiple
     model.close()
 
@@ -228,19 +240,13 @@ class WithoutItsOwnKernels(Blurred):
 
 
 def test_one_row_is_tried_only_where_the_build_has_no_kernels_of_its_own_for_it(
-    target: LlamaModel,
+    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = target.pad_multiple
-    try:
-        assert "LLAMAFILE = 1" in target.describe().system_info
-        # Rows that are padded behind the check's back: one is then as good as four.
-        always_four = WithoutItsOwnKernels(target, 0)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LlamaModel, "padded", lambda self, count: -(-count // 4) * 4)
-            assert exact_padding(always_four) == 1
-            assert exact_padding(Blurred(target, 0)) == 2
-    finally:
-        target.pad_multiple = before
+    assert "LLAMAFILE = 1" in tiny.describe().system_info
+    # Rows that are padded behind the check's back: one is then as good as four.
+    monkeypatch.setattr(LlamaModel, "padded", lambda self, count: -(-count // 4) * 4)
+    assert exact_padding(WithoutItsOwnKernels(tiny, 0)) == 1
+    assert exact_padding(Blurred(tiny, 0)) == 2
 
 
 def test_rows_padded_further_keep_their_bits(target: LlamaModel, text: list[int]) -> None:
@@ -258,10 +264,6 @@ def test_rows_padded_further_keep_their_bits(target: LlamaModel, text: list[int]
 
 @pytest.mark.parametrize(("least", "padding"), [(1, 2), (2, 2), (3, 4), (4, 4), (5, None)])
 def test_the_least_padding_that_helps_is_found(
-    target: LlamaModel, least: int, padding: int | None
+    tiny: LlamaModel, least: int, padding: int | None
 ) -> None:
-    before = target.pad_multiple
-    try:
-        assert exact_padding(Blurred(target, least)) == padding
-    finally:
-        target.pad_multiple = before
+    assert exact_padding(Blurred(tiny, least)) == padding
