@@ -15,6 +15,7 @@ from canitoolcall.probe import BUILTIN_SCENARIOS, probe
 from tests.support.chat_formats import form, source, template
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
+from tests.support.thorough import cells
 
 QWEN, HERMES, HARMONY = "Qwen3.5-4B", "Qwen-Qwen3-0.6B", "openai-gpt-oss-120b"
 GLM, GEMMA, KIMI = "GLM-4.6", "google-gemma-4-31B-it", "moonshotai-Kimi-K2"
@@ -255,9 +256,7 @@ def speaking(name: str, text: str) -> FakeOrchestrator:
     return fake
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("name", CALLING)
+@pytest.mark.parametrize(("name", "route", "stream"), cells(CALLING, ROUTES, [False, True]))
 async def test_a_call_comes_and_goes_back(name: str, route: str, stream: bool) -> None:
     text, thought, content = CALLING[name]
     fake = speaking(name, text)
@@ -273,9 +272,9 @@ async def test_a_call_comes_and_goes_back(name: str, route: str, stream: bool) -
     assert [call["function"]["name"] for call in said["tool_calls"]] == ["get_weather"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("name", [QWEN, HARMONY, GEMMA, MINISTRAL])
+@pytest.mark.parametrize(
+    ("name", "route", "stream"), cells([QWEN, HARMONY, GEMMA, MINISTRAL], ROUTES, [False, True])
+)
 async def test_a_thought_comes_apart_and_goes_back(name: str, route: str, stream: bool) -> None:
     text = {
         QWEN: "A sum.\n</think>\n\nIt is 4.",

@@ -48,6 +48,7 @@ from tests.support.services import (
     three_services,
     written_alone,
 )
+from tests.support.thorough import cells
 from tests.support.toy import NEVER, generate_alone
 
 LENGTH, KILLED_AT = 64, 16
@@ -128,8 +129,9 @@ class World:
         return completion
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["delay", "loss", "killed"])
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Run services whose messages to the draft come late or are lost, or whose draft is killed."""
     rng, kills = random.Random(1), request.param == "killed"
     options = {"share_past_texts": 10_000, "draft_seconds": 0.2}
     async with contextlib.AsyncExitStack() as stack:
@@ -211,8 +213,11 @@ def truth(asked: messages.GenerateRequest) -> list[int]:
     return generate_alone(model, prompt, LENGTH, sampling, asked.seed)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["match", "shared-noise"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("world", "name", "temperature"),
+    cells(["delay", "loss", "killed"], CASES, [0.0, 0.8]),
+    indirect=["world"],
+)
 async def test_the_text_is_the_same_whoever_drafts(
     world: World, name: str, temperature: float, every_line_pays: None
 ) -> None:

@@ -28,6 +28,7 @@ from tests.services.test_rejection_over_the_wire import (
 from tests.services.test_rejection_over_the_wire import draft as small_draft
 from tests.services.test_rejection_over_the_wire import target as small_target
 from tests.support.services import Trio, generate, request, three_services, toy, written_alone
+from tests.support.thorough import cells
 from tests.support.toy import NEVER, ToyModel
 
 LENGTH = 96
@@ -69,13 +70,14 @@ async def test_the_text_is_the_same_whoever_drafts(trio: Trio, temperature: floa
     truth = written_alone(target(), asked(temperature, []))
     edited = [*truth[:40], 5, *truth[45:]]
     wrong = [(token_id + 1) % 20 for token_id in truth]
-    for drafters in (["suffix"], ["prediction"], ["model"], ["model", "suffix", "prediction"], []):
-        for prediction in ([], truth, edited, wrong, [9] * 300):
-            completion = await generate(
-                trio.orchestrator, asked(temperature, prediction, drafters=drafters)
-            )
-            assert completion.token_ids == truth, (drafters, prediction[:3])
-            assert set(counts(completion)) <= {*(drafters or ["model", "suffix", "prediction"])}
+    every = ["model", "suffix", "prediction"]
+    chosen = [["suffix"], ["prediction"], ["model"], every, []]
+    for drafters, prediction in cells(chosen, [[], truth, edited, wrong, [9] * 300], together=1):
+        completion = await generate(
+            trio.orchestrator, asked(temperature, prediction, drafters=drafters)
+        )
+        assert completion.token_ids == truth, (drafters, prediction[:3])
+        assert set(counts(completion)) <= {*(drafters or every)}
 
 
 @pytest.mark.parametrize("temperature", [GREEDY, SHARED])
