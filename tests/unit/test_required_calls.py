@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -27,8 +28,16 @@ HERMES, LLAMA, HARMONY = (
     "meta-llama-Llama-3.3-70B-Instruct",
     "openai-gpt-oss-120b",
 )
-FORMS = [name for name in NAMES if form(name).calls and name != "muse-glimmer"]
-IN_JSON = [name for name in FORMS if form(name).calls.style in (Style.JSON, Style.NAMED)]  # type: ignore[union-attr]
+FORMS = sorted({*NAMES} - {"SmolVLM-Instruct", "muse-glimmer"})
+"""Named, as to learn all templates takes seconds of every worker that collects this."""
+
+
+@cache
+def in_json() -> list[str]:
+    """Return the formats whose calls are JSON."""
+    styles = (Style.JSON, Style.NAMED)
+    return [name for name in FORMS if form(name).calls.style in styles]  # type: ignore[union-attr]
+
 
 POINT: dict[str, Any] = {
     "$defs": {"side": {"type": "integer", "minimum": -9, "maximum": 9}},
@@ -94,7 +103,7 @@ def lets(calls: RequiredCalls, text: str) -> bool:
 
 @SETTINGS
 @given(
-    st.sampled_from(IN_JSON),
+    st.deferred(lambda: st.sampled_from(in_json())),
     st.lists(st.sampled_from(sorted(SCHEMAS)), min_size=1, max_size=4, unique=True),
     st.integers(0, 2**32),
 )
@@ -128,7 +137,7 @@ def test_calls_are_valid_in_every_format(
 @pytest.mark.parametrize("name", FORMS)
 def test_nothing_but_one_call_is_let(name: str) -> None:
     schemas = {"stay": POINT, "go": {"type": "object"}}
-    if name not in IN_JSON:
+    if name not in in_json():
         schemas = {"stay": PLAIN, "go": {"type": "object"}}
     calls = forced(schemas, name)
     one = random_text(read_grammar(forced({"go": None}, name).grammar), random.Random(1))
