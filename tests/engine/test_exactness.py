@@ -15,6 +15,7 @@ from outrider.engine.calibrate import exact_padding
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, ModelDescription
+from tests.support.thorough import THOROUGH
 from tests.support.tiny_gguf import Shape, write_model
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -41,9 +42,9 @@ def load(path: Path, thread_count: int = 1) -> LlamaModel:
     )
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[LlamaModel]:
-    model = load(MODELS / "stdlib-target-q8_0.gguf")
+@pytest.fixture(scope="module", params=[1, 2] if THOROUGH else [1])
+def target(request: pytest.FixtureRequest) -> Iterator[LlamaModel]:
+    model = load(MODELS / "stdlib-target-q8_0.gguf", request.param)
     assert exact_padding(model) == model.pad_multiple
     yield model
     model.close()
