@@ -21,7 +21,6 @@ from outrider.core.actions import Action, Commit, End, RollBack, TokenLogprob, W
 from outrider.core.asking import Asking
 from outrider.core.counts import Counts, SourceCounts
 from outrider.core.decodes import Decode, decodes_of, news_of
-from outrider.core.draft_progress import DraftState
 from outrider.core.local_drafters import LocalDrafters
 from outrider.core.outcomes import UNREPORTED, ServiceTime
 from outrider.core.plan import Plan
@@ -72,11 +71,6 @@ class Generation:
     def waits_for_target(self) -> bool:
         """Whether the target has a round to answer."""
         return self._target.is_asked
-
-    @property
-    def draft_state(self) -> DraftState:
-        """What the draft is doing, as far as is known."""
-        return self._draft.state
 
     @property
     def order(self) -> int:
