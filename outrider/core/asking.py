@@ -151,21 +151,17 @@ class Asking:
     def _ask_locally(self, length: int, local: LocalLine, is_waited_for: bool = True) -> None:
         """Ask the target about a line of sources without a model.
 
-        It stops after it for the next one, or continues with what is left of it and by itself.
+        It stops after it for the next one, or continues by itself.
         """
         chances = local.chances[: local.count]
         credit = 0 if self._control.waits_for_lines(chances) else self._credit(0)
-        line = local.line if credit or not is_waited_for else local.line.first(local.count)
+        line = local.line.first(local.count)
         asked = self._ask(length, line, self._target.prefix(self._committed), chances=local.chances)
         asked.is_waited_for = is_waited_for
         asked.draft_end = DraftEnd.ENOUGH
         if asked.round.draft[-1] in self._plan.end_token_ids:
             asked.draft_end = DraftEnd.END_OF_TEXT
-        asked.round = replace(
-            asked.round,
-            continue_count=credit,
-            decode_limit=local.count if line is local.line else 0,
-        )
+        asked.round = replace(asked.round, continue_count=credit)
         if credit:
             asked.let_draft(self._control.own_draft)
         branch(asked, self._control, self._remote, self._local)
@@ -185,9 +181,9 @@ class Asking:
         limit = choice.count
         line = self._draft.line.line_after(length).first(cap if limit else 0)
         if better := self._better(local, choice):
-            line, limit = better.line, better.count
+            line, limit = better.line.first(better.count), better.count
         credit = self._credit(0 if better else wanted)
-        brings = newest.is_overtaken_by(line.token_ids, limit, self._committed, better is not None)
+        brings = newest.is_overtaken_by(line.token_ids, limit, self._committed)
         if not brings and not self._has_to_hear(newest, wanted, credit):
             return
         if better:

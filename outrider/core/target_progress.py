@@ -55,11 +55,6 @@ class RoundInFlight:
         return self.round.prefix.token_ids[-1]
 
     @property
-    def offered(self) -> int:
-        """The draft tokens that its first decode may verify."""
-        return min(len(self.round.draft), self.round.decode_limit or len(self.round.draft))
-
-    @property
     def own_order(self) -> OwnDraftOrder:
         """What it lets the target's own draft do."""
         asked = self.round
@@ -123,17 +118,13 @@ class RoundInFlight:
         agrees = list(self.round.draft[:used]) == list(committed[self.length :])
         return self.round.draft[used:] if agrees else ()
 
-    def is_overtaken_by(
-        self, line: Sequence[int], limit: int, committed: Sequence[int], is_local: bool
-    ) -> bool:
+    def is_overtaken_by(self, line: Sequence[int], limit: int, committed: Sequence[int]) -> bool:
         """Whether another line after the text is worth a message, `limit` tokens a decode.
 
-        It goes further than what is left of this one. Or it is surer: a local line is, the further
-        it was right, and what a few tokens a decode were enough for may be as many more.
+        It goes further than what is left of this one, or is another.
         """
         known = list(self.draft_after(committed))
-        goes_further = len(known) <= 2 * limit and list(line[: len(known) + 1]) != known
-        return goes_further or (is_local and len(known) > 0 and limit >= 2 * self.offered)
+        return len(known) <= 2 * limit and list(line[: len(known) + 1]) != known
 
 
 @dataclass(slots=True)

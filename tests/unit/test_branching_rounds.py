@@ -61,7 +61,6 @@ def test_an_answer_to_a_tree_is_read_as_that_of_the_way_it_took() -> None:
     assert asked.round.survivals == bytes([200, 198, 196])
     assert list(asked.sources) == ["suffix", MODEL, MODEL]
     assert asked.beside == 2 and list(asked.draft_of(answer)) == [5, 7, 9]
-    assert asked.offered == 3
 
 
 def test_what_is_accepted_of_the_way_is_what_the_tree_accepts() -> None:
