@@ -24,9 +24,6 @@ MAX_PROMPT_BYTES = 8 << 20
 MAX_CONTINUED = 4096
 """Tokens that a target may be allowed to write by itself at most."""
 
-MAX_GATHER_MS = 1000
-"""Milliseconds for which a target may be allowed to keep what it writes by itself."""
-
 MAX_BEAMS = 16
 """Completions that a beam search keeps in view at most."""
 
@@ -265,6 +262,17 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnDraftOrder:
+    """What a target's own draft is to do before each decode that has no other draft."""
+
+    count: int = 0  # tokens for a decode at most; 0: it does not draft
+    stop_below: int = 0  # a token less sure than this is the last one; in units of a confidence
+
+
+NO_OWN_DRAFT = OwnDraftOrder()
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """To the target: a prefix, its pending token last, and draft tokens that may follow."""
 
@@ -277,9 +285,8 @@ class Round:
     mirostat_mu: float | None = None  # after the prefix; None at the start and without mirostat
     continue_count: int = 0  # after the prefix, the target may write so many tokens by itself
     decode_limit: int = 0  # draft tokens that one decode verifies at most; 0: no limit
-    gather_ms: int = 0  # for which the target may gather what it writes by itself
-    own_draft_count: int = 0  # tokens that the target's own draft drafts for a decode at most
-    own_stop_below: int = 0  # its draft ends with a token less sure than this
+    gathers: bool = False  # nobody waits for each token: the target may send several at once
+    own_draft: OwnDraftOrder = NO_OWN_DRAFT  # while the target writes by itself
     parents: Sequence[int] = ()  # of the draft tokens, where they are a tree
 
     @property

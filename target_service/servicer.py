@@ -58,6 +58,12 @@ _MOST_UNANSWERED = 16
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+_GATHER_SECONDS = 0.1
+"""s; between two messages of what is written while nobody waits for each token. Each takes target
+and orchestrator 2 ms of the processor: .68, .79, .85 and .84 of llama-server's rate with .016, .05,
+.1 and .25 on two cores (docs/decisions/0018)."""
+_SEVERAL = 3
+"""Open sessions from which on that is twice as long: each sends its own messages."""
 _SCORES_PER_MESSAGE = 64  # with 128 alternatives each, some 20 ms of a reader's time
 _KEPT_REPLIES = 256
 _KEPT_REPLY_BYTES = 1 << 16
@@ -220,6 +226,11 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         finally:
             stream.close()
             self.release(opening.session_id, owner)
+
+    @property
+    def session_count(self) -> int:
+        """Sessions with an open stream."""
+        return len(self._owners)
 
     # --- the last reply of a session, for a round that is sent again ---
 
@@ -389,7 +400,7 @@ class _VerifyStream:
                 if waiting.answers:
                     waiting.is_watched = False
                     await self._write_answers(waiting, context)
-                    await gather(waiting.round, over)
+                    await gather(waiting.round, over, self._servicer.session_count)
                 elif over.done():
                     break
                 else:
@@ -451,14 +462,16 @@ def _over(waiting: _Waiting) -> asyncio.Future[None]:
     return over
 
 
-async def gather(round_: Round, over: asyncio.Future[None]) -> None:
+async def gather(round_: Round, over: asyncio.Future[None], session_count: int) -> None:
     """Let a round that continues bring more before it is looked at again; not once it is over.
 
-    Rounds of all sessions are looked at in the same moments, half as far away as asked at least:
+    It is one of so many sessions.
+
+    Rounds of all sessions are looked at in the same moments, half as far away as that at least:
     every time that event loops wake they take the cores from the decodes.
     """
-    if round_.continue_count and round_.gather_ms:
-        period = round_.gather_ms / 1e3
+    if round_.continue_count and round_.gathers:
+        period = _GATHER_SECONDS if session_count < _SEVERAL else 2 * _GATHER_SECONDS
         pause = period - asyncio.get_running_loop().time() % period
         await asyncio.wait([over], timeout=pause if pause > period / 2.0 else pause + period)
 

@@ -205,11 +205,11 @@ class Verifier:
     ) -> Generator[DraftAsk, list[Guess], OwnTokens]:
         """Return what the engine's own draft adds to a text, as far as the round wants that."""
         room = min(self._longest - 1, capacity) - len(text)
-        wanted = min(round_.own_draft_count, room)
+        wanted = min(round_.own_draft.count, room)
         if self._guess is None or wanted <= 0 or round_.form is not Form.SAMPLED:
             return NO_OWN_TOKENS
         ends = self._opening.end_token_ids
-        stop_below = round_.own_stop_below
+        stop_below = round_.own_draft.stop_below
         guesses = yield DraftAsk(text, wanted, self._guess, stop_below, ends, gives_way)
         if not guesses:
             return NO_OWN_TOKENS

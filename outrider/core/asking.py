@@ -21,13 +21,22 @@ from outrider.core.draft_end import draft_end
 from outrider.core.draft_line import Line
 from outrider.core.draft_progress import DraftState
 from outrider.core.local_drafters import LocalDrafters, LocalLine
-from outrider.core.outcomes import NO_OWN_DRAFT, Choice, OwnDraftOrder
+from outrider.core.outcomes import Choice
 from outrider.core.plan import Plan
 from outrider.core.remote_draft import RemoteDraft
 from outrider.core.target_progress import RoundInFlight, TargetProgress
 from outrider.core.tree_rounds import branch
 from outrider.distribution import certain
-from outrider.messages import MAX_DRAFT, DraftEnd, Form, Round, Rule, Span
+from outrider.messages import (
+    MAX_DRAFT,
+    NO_OWN_DRAFT,
+    DraftEnd,
+    Form,
+    OwnDraftOrder,
+    Round,
+    Rule,
+    Span,
+)
 
 T = TypeVar("T")
 
@@ -161,9 +170,9 @@ class Asking:
         asked.draft_end = DraftEnd.ENOUGH
         if asked.round.draft[-1] in self._plan.end_token_ids:
             asked.draft_end = DraftEnd.END_OF_TEXT
-        asked.round = replace(asked.round, continue_count=credit)
         if credit:
-            asked.let_draft(self._control.own_draft)
+            own = self._control.own_draft
+            asked.round = replace(asked.round, continue_count=credit, own_draft=own)
         branch(asked, self._control, self._remote, self._local)
 
     def _follow(self, now: float) -> None:
@@ -197,27 +206,26 @@ class Asking:
     def _has_to_hear(self, newest: RoundInFlight, wanted: int, credit: int) -> bool:
         """Whether a target that continues needs a message: to write on, otherwise, or to stop."""
         left = newest.round.continue_until - len(self._committed)
-        changes_own = self._own_order(wanted).is_news(newest.own_order)
+        changes_own = self._own_order(wanted) != newest.round.own_draft
         return 2 * left < credit or changes_own or (left > 0 and not credit)
 
     def _let_continue(self, asked: RoundInFlight, wanted: int, limit: int) -> None:
         """Let the target write by itself after a round, verifying `limit` at once at most."""
         if credit := self._credit(wanted):
             own = self._own_order(wanted)
-            gathers = self._may_gather(wanted, own)
             asked.round = replace(
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
-                gather_ms=self._control.costs.gather_ms if gathers else 0,
+                gathers=self._may_gather(wanted, own),
+                own_draft=own,
             )
-            asked.let_draft(own)
 
     def _may_gather(self, wanted: int, own: OwnDraftOrder) -> bool:
         """Whether nothing waits for the tokens that the target writes by itself, one by one."""
         if wanted and not self._control.probing:
             return False
-        is_awaited = own.is_probe or (own.count and self._plan.is_watched)
+        is_awaited = own.count and (self._plan.is_watched or not self._control.own_pays)
         return not is_awaited and not self._local.expects(len(self._committed))
 
     def _own_order(self, wanted: int) -> OwnDraftOrder:

@@ -48,22 +48,6 @@ class Choice:
     worth: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class OwnDraftOrder:
-    """What rounds say of the target's own draft."""
-
-    count: int = 0  # tokens for a decode at most; 0: it is not asked
-    stop_below: int = 0  # a token less sure than this is the last one
-    is_probe: bool = False  # only to see how good it is
-
-    def is_news(self, known: OwnDraftOrder) -> bool:
-        """Return whether a target that was sent `known` should be sent this."""
-        return (self.count, self.stop_below) != (known.count, known.stop_below)
-
-
-NO_OWN_DRAFT = OwnDraftOrder()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One verified round, for the controller to learn from."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from outrider.core.draft_line import Line
-from outrider.core.outcomes import OwnDraftOrder
 from outrider.distribution import Distribution
 from outrider.messages import Answer, Candidates, DraftEnd, Round, Rows, Span
 from outrider.speculation import MODEL
@@ -53,18 +52,6 @@ class RoundInFlight:
     def pending(self) -> int:
         """The token that its prefix ends with."""
         return self.round.prefix.token_ids[-1]
-
-    @property
-    def own_order(self) -> OwnDraftOrder:
-        """What it lets the target's own draft do."""
-        asked = self.round
-        return OwnDraftOrder(asked.own_draft_count, asked.own_stop_below)
-
-    def let_draft(self, order: OwnDraftOrder) -> None:
-        """Let the target's own draft do this."""
-        self.round = replace(
-            self.round, own_draft_count=order.count, own_stop_below=order.stop_below
-        )
 
     def walked(self, answer: Answer, committed: Sequence[int]) -> Answer:
         """Return an answer as that of a chain, the way that it took through a round's tree.

@@ -86,7 +86,7 @@ def outcome(
         confidences=decode.own.confidences if decode.is_own else confidences,
         is_local=bool(asked.sources),
         is_own=decode.is_own,
-        asks_own=asked.round.own_draft_count > 0,
+        asks_own=asked.round.own_draft.count > 0,
         drafted=len(draft),
         accepted=verdict.accepted_count,
         committed=committed,
@@ -129,7 +129,7 @@ def _report(
     count, draft = verdict.accepted_count + 1, decode.draft
     first, end = length - asked.length, asked.draft_end
     if decode.is_own:
-        end = DraftEnd.LENGTH if len(draft) == asked.round.own_draft_count else DraftEnd.ENOUGH
+        end = DraftEnd.LENGTH if len(draft) == asked.round.own_draft.count else DraftEnd.ENOUGH
     is_sent = draft and not decode.is_own
     return Report(
         round=number,

@@ -105,7 +105,7 @@ async def test_a_target_that_takes_no_trees_after_all_is_asked_for_chains(
         nonlocal refused
         if round_.parents:
             refused += 1
-            raise InvalidRequest("draft_parents", "not any more")
+            raise InvalidRequest("draft.parents", "not any more")
 
     monkeypatch.setattr("target_service.servicer.check_tree_round", refuse)
     for seed in range(16):

@@ -534,7 +534,7 @@ class _Target(_Peer):
         is_held = len(self.held) >= len(self._text) - 1
         left = len(self.world.prompt) + self.world.tokens - len(self._text) - 1
         is_silent = len(self._text) >= self.world.faults.own_silence
-        count = 0 if is_silent else min(round_.own_draft_count, left)
+        count = 0 if is_silent else min(round_.own_draft.count, left)
         if not self.world.models.own_token or not is_held or count <= 0:
             return NO_OWN_TOKENS
         text, confidences = list(self._text), bytearray()
@@ -544,7 +544,7 @@ class _Target(_Peer):
             truth = self.world.language.next(text)
             text.append(truth if token_id == self._own.next(text) else (truth + 1) % VOCABULARY)
             confidences.append(confidence)
-            if confidence < round_.own_stop_below:
+            if confidence < round_.own_draft.stop_below:
                 break
         return OwnTokens(text[len(self._text) :], bytes(confidences))
 

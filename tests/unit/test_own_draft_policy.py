@@ -368,7 +368,7 @@ def commits(its: Generation) -> list[Commit]:
 
 def test_the_prompts_round_already_says_what_it_is_to_draft():
     [first] = rounds(generation(known=known()))
-    assert first.own_draft_count == 3 and first.gather_ms == 100
+    assert first.own_draft.count == 3 and first.gathers
 
 
 def test_several_decodes_are_one_commit_and_count_as_rounds():

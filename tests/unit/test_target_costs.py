@@ -24,11 +24,6 @@ def test_more_rows_are_never_taken_for_cheaper_than_one() -> None:
     assert TargetCosts(CostTable([(1, 9.0), (4, 6.0)])).plain_share(4, 0) == 1.0
 
 
-def test_what_three_write_is_gathered_for_longer() -> None:
-    one, two, three, eight = (TargetCosts(generation_count=n).gather_ms for n in (1, 2, 3, 8))
-    assert one == two < three == eight
-
-
 # --- between decodes ---
 
 

@@ -22,6 +22,7 @@ from outrider.messages import (
     Form,
     Frame,
     Order,
+    OwnDraftOrder,
     OwnTokens,
     Round,
     Rows,
@@ -200,9 +201,9 @@ def test_a_round_comes_in_as_it_went_out(
 
 
 @SETTINGS
-@given(TEXTS, DRAFTS, st.integers(0, 4096), st.integers(0, 64), st.integers(0, 1000))
+@given(TEXTS, DRAFTS, st.integers(1, 4096), st.integers(0, 64), st.integers(0, 255))
 def test_a_round_that_lets_the_target_continue_comes_in_as_it_went_out(
-    text: Span, guesses: list[int], count: int, limit: int, gather: int
+    text: Span, guesses: list[int], count: int, limit: int, stop_below: int
 ) -> None:
     round_ = Round(
         3,
@@ -210,10 +211,9 @@ def test_a_round_that_lets_the_target_continue_comes_in_as_it_went_out(
         guesses,
         Form.SAMPLED,
         continue_count=count,
-        decode_limit=limit,
-        gather_ms=gather,
-        own_draft_count=limit,
-        own_stop_below=gather % 256,
+        decode_limit=limit if guesses else 0,
+        gathers=limit > 9,
+        own_draft=OwnDraftOrder(limit, stop_below),
     )
     assert wire_rounds.read_round(sent(wire_rounds.write_round(round_)).round, SIZE) == round_
 
@@ -264,7 +264,7 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
 )
 def test_what_asks_too_much_of_a_targets_own_draft_is_refused(field: str, value: int) -> None:
     message = wire_rounds.write_round(Round(1, Span(0, [1]), (), Form.SAMPLED)).round
-    setattr(message, field, value)
+    setattr(message.continuation, field, value)
     with pytest.raises(InvalidRequest, match=field):
         wire_rounds.read_round(message, SIZE)
 
@@ -481,20 +481,29 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str, str]] = [
     (read_round, round_with(position=-1), "prefix.position", "not -1"),
     (read_round, round_with(ids=()), "prefix", "at least one token"),
     (read_round, round_with(ids=(SIZE,)), "prefix.token_ids", "outside"),
-    (read_round, round_with(draft_token_ids=[1] * 65), "draft_token_ids", "at most 64"),
-    (read_round, round_with(draft_token_ids=[SIZE]), "draft_token_ids", "outside"),
+    (read_round, round_with(draft={"token_ids": [1] * 65}), "draft.token_ids", "at most 64"),
+    (read_round, round_with(draft={"token_ids": [SIZE]}), "draft.token_ids", "outside"),
     (read_round, round_with(row_form=common.ROW_FORM_UNSPECIFIED), "row_form", "value 0"),
     (read_round, round_with(row_form=9), "row_form", "unknown value 9"),
-    (read_round, round_with(continue_token_count=-1), "continue_token_count", "4096"),
-    (read_round, round_with(continue_token_count=4097), "continue_token_count", "4096"),
+    (read_round, round_with(continuation={"token_count": -1}), "continuation.token_count", "4096"),
     (
         read_round,
-        round_with(continue_token_count=1, row_form=common.ROW_FORM_LOGITS),
-        "continue_token_count",
+        round_with(continuation={"token_count": 4097}),
+        "continuation.token_count",
+        "4096",
+    ),
+    (
+        read_round,
+        round_with(continuation={"token_count": 1}, row_form=common.ROW_FORM_LOGITS),
+        "continuation.token_count",
         "SAMPLED",
     ),
-    (read_round, round_with(decode_draft_limit=-1), "decode_draft_limit", "at least 0"),
-    (read_round, round_with(gather_milliseconds=1001), "gather_milliseconds", "1000"),
+    (
+        read_round,
+        round_with(draft={"decode_token_limit": -1}),
+        "draft.decode_token_limit",
+        "at least 0",
+    ),
     (read_answer, answer_with([5, 6], drafted_token_count=2), "drafted_token_count", "2 of 2"),
     (read_answer, answer_with([5, 6], drafted_token_count=-1), "drafted_token_count", "-1 of 2"),
     (read_answer, answer_with([SIZE]), "token_ids", "outside"),
