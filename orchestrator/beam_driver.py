@@ -9,10 +9,10 @@ from contextlib import aclosing
 from orchestrator.pool import Pool
 from orchestrator.timings import Timings
 from outrider import wire
-from outrider.core.actions import Commit, End, SendRound
+from outrider.core.actions import Commit, End
 from outrider.core.generation import Generation
 from outrider.errors import DeadlinePassed, InvalidRequest, PeerUnavailable
-from outrider.messages import Rows
+from outrider.messages import Round, Rows
 from outrider.v1 import target_service_pb2 as messages
 from outrider.wire_checks import within
 
@@ -40,16 +40,16 @@ class BeamDriver:
         async with aclosing(self._tokens()) as tokens:
             while True:
                 for action in generation.next_actions(time.perf_counter()):
-                    if isinstance(action, SendRound):
+                    if isinstance(action, Round):
                         begin = time.perf_counter()
                         rows = await anext(tokens, None)
                         now = time.perf_counter()
                         timings.verify_wait += now - begin
                         timings.prompt = timings.prompt or now - begin
                         if rows is None:
-                            generation.target_full(action.round.number)
+                            generation.target_full(action.number)
                         else:
-                            generation.target_rows(action.round.number, rows, now)
+                            generation.target_rows(action.number, rows, now)
                     elif isinstance(action, Commit | End):
                         timings.note_commit(time.perf_counter())
                         yield action

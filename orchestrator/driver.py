@@ -19,13 +19,13 @@ from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget, TargetWatch
 from orchestrator.timings import Timings
 from outrider import wire_rounds
-from outrider.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
+from outrider.core.actions import Action, Commit, End, RollBack, Wake
 from outrider.core.allowance import RoundAllowance
 from outrider.core.generation import Generation
 from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
 from outrider.core.target_costs import Pair
 from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
-from outrider.messages import Round, SessionParameters
+from outrider.messages import Order, Round, SessionParameters
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
@@ -112,10 +112,10 @@ class Driver:
     # --- out ---
 
     def _carry_out(self, action: Action) -> None:
-        if isinstance(action, SendOrder):
-            self._draft.send(action.order)
-        elif isinstance(action, SendRound):
-            self._send_round(action.round)
+        if isinstance(action, Order):
+            self._draft.send(action)
+        elif isinstance(action, Round):
+            self._send_round(action)
         elif isinstance(action, Wake):
             self._wake = self._events.after(action.time - time.perf_counter(), lambda: None)
         elif isinstance(action, RollBack):

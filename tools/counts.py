@@ -41,7 +41,7 @@ REQUEST_FORMS = (
     *("SamplingOptions", "DraftingOptions", "GenerateOptions"),
 )
 ROUND_FORMS = (
-    *("Choice", "Line", "Round", "RoundInFlight", "SendRound", "SentRound", "VerifyRound"),
+    *("Choice", "Line", "Round", "RoundInFlight", "SentRound", "VerifyRound"),
     *("_Waiting", "Ticket", "Lease", "Step", "Pending", "Offer", "Share", "Awaited", "Chunk"),
     *("Batch", "Rows", "Answer", "OwnTokens", "VerifyResponse", "Arrival", "Decode", "Verdict"),
     *("Outcome", "Report", "Commit", "GenerationDelta", "Addition", "CommittedToken"),

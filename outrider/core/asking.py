@@ -14,7 +14,7 @@ from itertools import accumulate
 from operator import mul
 from typing import TypeVar
 
-from outrider.core.actions import Action, SendOrder, SendRound, Wake
+from outrider.core.actions import Action, Wake
 from outrider.core.branching import as_bytes
 from outrider.core.counts import Counts
 from outrider.core.draft_end import draft_end
@@ -103,7 +103,7 @@ class Asking:
                 each.sent_time = now
                 each.draft_busy = self._draft.state in (DraftState.DRAFTING, DraftState.LATE)
                 self._control.note_sent()
-                self._actions.append(SendRound(each.round))
+                self._actions.append(each.round)
 
     def _ask_for_a_round(self, now: float) -> None:
         """Ask the target about the text and a line, or wait for more of the draft's."""
@@ -289,7 +289,7 @@ class Asking:
     def _order_draft(self, wanted: int, ahead: int, now: float) -> None:
         order = self._remote.order(self._committed, wanted, ahead, now)
         if order is not None:
-            self._actions.append(SendOrder(order))
+            self._actions.append(order)
 
     def _ask(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from draft_service.runner_ups import Branch, RunnerUps
-from outrider.core.actions import Commit, End, SendOrder, SendRound, Wake
+from outrider.core.actions import Commit, End, Wake
 from outrider.core.counts import Counts
 from outrider.core.generation import Generation
 from outrider.core.outcomes import ServiceTime
@@ -266,11 +266,11 @@ class Simulation:
 
     def _act(self) -> None:
         for action in self.generation.next_actions(self.now):
-            if isinstance(action, SendOrder):
-                order = action.order
+            if isinstance(action, Order):
+                order = action
                 self.after(self.models.draft_round_trip / 2, self.draft.on_stream(order))
-            elif isinstance(action, SendRound):
-                round_ = action.round
+            elif isinstance(action, Round):
+                round_ = action
                 self.after(self.models.target_round_trip / 2, self.target.on_stream(round_))
             elif isinstance(action, Wake):
                 self.after(max(0.0, action.time - self.now), lambda: None)

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.completions import _deltas
 from orchestrator.resuming import Repeated
-from outrider.core.actions import Commit, End, SendOrder, SendRound
+from outrider.core.actions import Commit, End
 from outrider.core.control import Control
 from outrider.core.generation import Generation
 from outrider.core.outcomes import ServiceTime
@@ -32,6 +32,7 @@ from outrider.messages import (
     FinishReason,
     Form,
     Frame,
+    Order,
     Origin,
     OwnTokens,
     Round,
@@ -90,7 +91,7 @@ def generation(
 
 
 def rounds(generation: Generation, now: float = 0.0) -> list[Round]:
-    return [a.round for a in generation.next_actions(now) if isinstance(a, SendRound)]
+    return [a for a in generation.next_actions(now) if isinstance(a, Round)]
 
 
 def wrote(
@@ -382,7 +383,7 @@ def test_after_a_miss_the_draft_starts_over_while_the_target_writes() -> None:
     wrote(begun, asked, 5, 6)
     begun.draft_frame(Frame(4, 4, [55, 6], b"\xff\xff"), 0.11)
     wrote(begun, asked, 6, 7)
-    orders = [a.order for a in begun.next_actions(0.12) if isinstance(a, SendOrder)]
+    orders = [a for a in begun.next_actions(0.12) if isinstance(a, Order)]
     assert orders and orders[-1].committed.end == 7
 
 
@@ -431,8 +432,8 @@ def test_the_text_is_gathered_while_a_draft_is_only_tried() -> None:
     begun.draft_frame(Frame(4, 4, [], b"", completed=1), 0.05)  # it has read the prompt
     wrote(begun, first, 4, *range(20, 60))
     actions = begun.next_actions(now=0.1)
-    [asked] = [each.round for each in actions if isinstance(each, SendRound)]
-    assert any(isinstance(each, SendOrder) for each in actions), "the draft is tried"
+    [asked] = [each for each in actions if isinstance(each, Round)]
+    assert any(isinstance(each, Order) for each in actions), "the draft is tried"
     assert asked.gathers
 
 
