@@ -89,7 +89,7 @@ class BeamDriver:
         within("token_ids", len(part.token_ids), 0, limit + _FINISHING_TOKENS)
         token_ids = wire.read_ids("token_ids", part.token_ids, size)
         logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
-        self.timings.target.add(part.service_time)
+        self.timings.note_target(wire.read_time(part.service_time))
         self._generation.target_cached(part.cached_token_count)
         return [
             Rows(sampled=[token_id], logprobs=logprobs[i : i + 1])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
 
@@ -48,6 +48,9 @@ Logprobs = Sequence[tuple[int, float]]
 The most probable ones come first, in falling order, as many as were asked for;
 then the sampled one, or the others of the row, where they are not among them.
 """
+
+_MOST_STEPS = 2**31 - 1
+"""Decodes that a statistic can hold."""
 
 VOCABULARY_SLACK = 128
 """Tail tokens by which the vocabularies of a pair may differ in size."""
@@ -373,12 +376,80 @@ class Rows:
         )
 
 
+@dataclass(slots=True)
+class ServiceTime:
+    """What a model service says of its own time: seconds, and what its decodes were of.
+
+    Decodes that sessions share are counted in full, and others' rows in them too.
+    """
+
+    decode: float = 0.0
+    queue: float = 0.0  # waited for the engine
+    sample: float = 0.0  # of its own work between decodes
+    draft: float = 0.0  # of the target's own draft
+    runner_ups: float = 0.0  # of a draft's decodes for runner-up lines alone, beside `decode`
+    rows: int = 0
+    attended: int = 0  # tokens that the rows attended to, summed over the rows
+    sessions: int = 0  # that generate in the decodes, summed over those; none that read a prompt
+    steps: int | None = None  # decodes that gave rows for this session; None: nobody has said so
+
+    @property
+    def work(self) -> float:
+        """What the service did for the session, waiting left out."""
+        return self.decode + self.sample + self.draft
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.queue + self.work
+
+    def add(self, more: ServiceTime) -> None:
+        """Count more of it."""
+        self.decode += more.decode
+        self.queue += more.queue
+        self.sample += more.sample
+        self.draft += more.draft
+        self.runner_ups += more.runner_ups
+        self.rows += more.rows
+        self.attended += more.attended
+        self.sessions += more.sessions
+        if more.steps is not None:
+            self.steps = min(_MOST_STEPS, (self.steps or 0) + more.steps)
+
+    def add_step(self, gave_rows: bool) -> None:
+        """Count a decode among the steps if it gave rows for this session."""
+        self.steps = (self.steps or 0) + gave_rows
+
+    @classmethod
+    def of_all(cls, times: Iterable[ServiceTime]) -> ServiceTime:
+        """Return the sum of some."""
+        whole = cls()
+        for each in times:
+            whole.add(each)
+        return whole
+
+    def shared(self, decode_count: int) -> ServiceTime:
+        """Return what one of so many decodes took."""
+        if decode_count == 1:
+            return self
+        return ServiceTime(
+            decode=self.decode / decode_count,
+            queue=self.queue / decode_count,
+            sample=self.sample / decode_count,
+            draft=self.draft / decode_count,
+            rows=self.rows // decode_count,
+            attended=self.attended // decode_count,
+            sessions=self.sessions // decode_count,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class OwnTokens:
     """What a target's own draft drafted for one decode, and how sure it was of each."""
 
     token_ids: Sequence[int] = ()
     confidences: bytes = b""
+    spent: ServiceTime = field(default_factory=ServiceTime)  # on the draft and the decode
 
 
 NO_OWN_TOKENS = OwnTokens()
@@ -399,6 +470,7 @@ class Answer:
     drafted: int
     rows: Rows
     own_drafts: Sequence[OwnTokens] = ()
+    spent: ServiceTime = field(default_factory=ServiceTime)  # on all its decodes
 
     @property
     def decodes(self) -> Sequence[tuple[OwnTokens, Rows]]:

@@ -14,7 +14,6 @@ from outrider.errors import InvalidRequest
 from outrider.messages import (
     MAX_CONTINUED,
     MAX_DRAFT,
-    NO_OWN_TOKENS,
     Answer,
     Form,
     OwnDraftOrder,
@@ -23,16 +22,17 @@ from outrider.messages import (
     Rows,
 )
 from outrider.trees import read_parents, write_parents
-from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as target
 from outrider.wire import (
     FORMS,
     read_candidates,
     read_logprobs,
     read_span,
+    read_time,
     write_candidates,
     write_logprobs,
     write_span,
+    write_time,
 )
 from outrider.wire_checks import at_least, read_ids
 
@@ -142,7 +142,7 @@ def read_answer(message: target.VerifyResponse, size: int) -> Answer:
     if own and (count != len(rows.sampled) or (drafted and own[0].token_ids)):
         raise InvalidRequest("own_drafts", f"are of {count} rows, not of {len(rows.sampled)}")
     position = at_least("position", message.position, 0)
-    return Answer(message.round, position, drafted, rows, own)
+    return Answer(message.round, position, drafted, rows, own, read_time(message.service_time))
 
 
 def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
@@ -150,30 +150,24 @@ def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
     if count > MAX_DRAFT or len(message.confidences) != count:
         raise InvalidRequest("own_drafts", f"{count} tokens, {len(message.confidences)} bytes")
     ids = read_ids("own_drafts.token_ids", message.token_ids, size)
-    return OwnTokens(ids, message.confidences) if ids else NO_OWN_TOKENS
+    return OwnTokens(ids, message.confidences, read_time(message.service_time))
 
 
-def write_answer(
-    answer: Answer,
-    answered: int,
-    time: common.ServiceTime,
-    times: Sequence[common.ServiceTime] = (),
-) -> target.VerifyResponse:
-    """Return the message of rows that say which text they follow; `answered` as in write_rows.
-
-    `time` is of the whole answer, `times` of each decode where the target's own draft drafted.
-    """
+def write_answer(answer: Answer, answered: int) -> target.VerifyResponse:
+    """Return the message of rows that say which text they follow; `answered` as in write_rows."""
     return target.VerifyResponse(
         round=answer.round,
         rows=write_rows(answer.rows, 0, answered),
-        service_time=time,
+        service_time=write_time(answer.spent),
         position=answer.position,
         drafted_token_count=answer.drafted,
         own_drafts=[
             target.OwnDraftTokens(
-                token_ids=own.token_ids, confidences=own.confidences, service_time=each
+                token_ids=own.token_ids,
+                confidences=own.confidences,
+                service_time=write_time(own.spent),
             )
-            for own, each in zip(answer.own_drafts, times, strict=True)
+            for own in answer.own_drafts
         ],
     )
 

@@ -43,7 +43,7 @@ REQUEST_FORMS = (
 ROUND_FORMS = (
     *("Choice", "Line", "Round", "RoundInFlight", "SentRound", "VerifyRound"),
     *("_Waiting", "Ticket", "Lease", "Step", "Pending", "Offer", "Share", "Awaited", "Chunk"),
-    *("Batch", "Rows", "Answer", "OwnTokens", "VerifyResponse", "Arrival", "Decode", "Verdict"),
+    *("Batch", "Rows", "Answer", "OwnTokens", "VerifyResponse", "Decode", "Verdict"),
     *("Outcome", "Report", "Commit", "GenerationDelta", "Addition", "CommittedToken"),
 )
 TIME_FORMS = (

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from outrider.core import acceptance
-from outrider.core.outcomes import UNREPORTED, ServiceTime
 from outrider.core.target_progress import RoundInFlight
 from outrider.errors import InvalidRequest
-from outrider.messages import NO_OWN_TOKENS, Answer, OwnTokens, Rows
+from outrider.messages import NO_OWN_TOKENS, Answer, OwnTokens, Rows, ServiceTime
 from outrider.speculation import MODEL
 
 
@@ -36,39 +35,26 @@ class Decode:
         return [MODEL] * count if self.is_own else asked.sources_of(length, count)
 
 
-def decodes_of(
-    asked: RoundInFlight,
-    answer: Answer,
-    begin: float,
-    now: float,
-    spent: ServiceTime,
-    each: Sequence[ServiceTime],
-) -> list[Decode]:
+def decodes_of(asked: RoundInFlight, answer: Answer, begin: float, now: float) -> list[Decode]:
     """Return the decodes of an answer, which came between two times.
 
-    `each` is what every decode took, where the target reports that. Else it is their mean, which
-    says nothing of those after a first one that had a draft or a prompt. They are taken together
-    where none has a draft: a text without drafts then costs next to nothing for each of its tokens.
+    What each took is known where the target's own draft drafted. Else it is their mean, which says
+    nothing of those after a first one that had a draft or a prompt. They are taken together where
+    none has a draft: a text without drafts then costs next to nothing for each of its tokens.
     """
     if not answer.own_drafts:
-        return _without_own(asked, answer, begin, now, spent)
-    parts, draft = answer.decodes, asked.draft_of(answer)
-    if len(each) != len(parts):
-        each = [spent.shared(len(parts)), *[UNREPORTED] * (len(parts) - 1)]
-        shares = [1.0] * len(parts)
-    else:
-        shares = [1e-6 + time.decode + time.draft for time in each]
+        return _without_own(asked, answer, begin, now)
+    shares = [1e-6 + own.spent.decode + own.spent.draft for own in answer.own_drafts]
     times = [begin + (now - begin) * sum_ / sum(shares) for sum_ in accumulate(shares)]
-    drafts = [draft, *[()] * (len(parts) - 1)]
+    parts = answer.decodes
+    drafts = [asked.draft_of(answer), *[()] * (len(parts) - 1)]
     return [
-        Decode(own.token_ids or its_draft, own, rows, time, its_own)
-        for (own, rows), its_draft, time, its_own in zip(parts, drafts, times, each, strict=True)
+        Decode(own.token_ids or draft, own, rows, time, own.spent)
+        for (own, rows), draft, time in zip(parts, drafts, times, strict=True)
     ]
 
 
-def _without_own(
-    asked: RoundInFlight, answer: Answer, begin: float, now: float, spent: ServiceTime
-) -> list[Decode]:
+def _without_own(asked: RoundInFlight, answer: Answer, begin: float, now: float) -> list[Decode]:
     """Return the first decode of an answer, and all those after it, which have no draft.
 
     All of them together where the target had continued by itself.
@@ -76,11 +62,11 @@ def _without_own(
     draft, count, rows = asked.draft_of(answer), answer.decode_count, answer.rows
     continued = asked.is_answered or not asked.is_waited_for
     if count == 1 or (continued and not draft):
-        return [Decode(draft, NO_OWN_TOKENS, rows, now, spent.shared(count), count)]
+        return [Decode(draft, NO_OWN_TOKENS, rows, now, answer.spent.shared(count), count)]
     end, first_time = answer.drafted + 1, begin + (now - begin) / count
     return [
-        Decode(draft, NO_OWN_TOKENS, rows[:end], first_time, spent.shared(count)),
-        Decode((), NO_OWN_TOKENS, rows[end:], now, UNREPORTED, count - 1),
+        Decode(draft, NO_OWN_TOKENS, rows[:end], first_time, answer.spent.shared(count)),
+        Decode((), NO_OWN_TOKENS, rows[end:], now, ServiceTime(), count - 1),
     ]
 
 
@@ -104,13 +90,14 @@ def news_of(asked: RoundInFlight, answer: Answer, committed: Sequence[int]) -> A
     if list(added[:known]) != list(committed[answer.position :][: len(added)]):
         return None
     left = answer.rows[known:] if len(added) > known else Rows()
-    return Answer(answer.round, len(committed), max(0, answer.drafted - known), left)
+    drafted = max(0, answer.drafted - known)
+    return replace(answer, position=len(committed), drafted=drafted, rows=left)
 
 
 def _accepted_rows(asked: RoundInFlight, answer: Answer) -> Rows:
     """Return the rows of the tokens that an answer of drafts of the target's own adds."""
     rows = []
-    for each in decodes_of(asked, answer, 0.0, 0.0, UNREPORTED, ()):
+    for each in decodes_of(asked, answer, 0.0, 0.0):
         accepted = acceptance.match(each.draft, each.rows.sampled).accepted_count
         rows.append(each.rows[: accepted + 1])
     return Rows.join(rows)
@@ -121,4 +108,5 @@ def _rest_of(rows: Rows, answer: Answer, committed: Sequence[int]) -> Answer | N
     known = committed[answer.position :]
     if list(rows.sampled[: len(known)]) != list(known[: len(rows)]):
         return None
-    return Answer(answer.round, len(committed), 0, rows[len(known) :])
+    rest = rows[len(known) :]
+    return replace(answer, position=len(committed), drafted=0, rows=rest, own_drafts=())

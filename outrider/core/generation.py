@@ -22,11 +22,19 @@ from outrider.core.asking import Asking
 from outrider.core.counts import Counts, SourceCounts
 from outrider.core.decodes import Decode, decodes_of, news_of
 from outrider.core.local_drafters import LocalDrafters
-from outrider.core.outcomes import UNREPORTED, ServiceTime
 from outrider.core.plan import Plan
 from outrider.core.remote_draft import RemoteDraft
 from outrider.core.target_progress import RoundInFlight, TargetProgress
-from outrider.messages import MAX_DRAFT, Answer, FinishReason, Form, Frame, Origin, Rows
+from outrider.messages import (
+    MAX_DRAFT,
+    Answer,
+    FinishReason,
+    Form,
+    Frame,
+    Origin,
+    Rows,
+    ServiceTime,
+)
 from outrider.speculation import MODEL
 
 
@@ -156,23 +164,15 @@ class Generation:
             self._finish(FinishReason.CONTEXT_FULL)
 
     def target_rows(
-        self, round_: int, rows: Rows, now: float, spent: ServiceTime = UNREPORTED
+        self, round_: int, rows: Rows, now: float, spent: ServiceTime | None = None
     ) -> None:
         """The target answered a round as a whole: decide, commit, say what follows."""
         if self._target.is_oldest(round_):
-            length = len(self.committed)
-            self.target_wrote(Answer(round_, length, len(rows) - 1, rows), now, spent)
+            length, spent = len(self.committed), spent or ServiceTime()
+            self.target_wrote(Answer(round_, length, len(rows) - 1, rows, (), spent), now)
 
-    def target_wrote(
-        self,
-        answer: Answer,
-        now: float,
-        spent: ServiceTime = UNREPORTED,
-        each: Sequence[ServiceTime] = (),
-    ) -> None:
+    def target_wrote(self, answer: Answer, now: float) -> None:
         """The target answered, or wrote more by itself: decide, commit, say what follows.
-
-        `each` is what every decode took, where its own draft drafted.
 
         Raises InvalidRequest for an answer that does not follow the text.
         """
@@ -193,7 +193,7 @@ class Generation:
             waited = asked.is_waited_for and not asked.is_answered
             since = asked.sent_time if waited else self._control.last_time
             begin = now if since is None else since
-            self._take_decodes(asked, decodes_of(asked, news, begin, now, spent, each))
+            self._take_decodes(asked, decodes_of(asked, news, begin, now))
 
     def _take_decodes(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
         """Commit what an answer adds to the text; each decode by itself where it is watched."""

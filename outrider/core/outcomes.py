@@ -5,35 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class ServiceTime:
-    """What the target says of a round: seconds, and rows of its decodes, others' included."""
-
-    decode: float
-    queue: float = 0.0  # waited for other sessions' decodes
-    rows: int = 0
-    attended: int = 0  # tokens that these rows attended to, summed over the rows
-    draft: float = 0.0  # of the target's own draft
-    sample: float = 0.0  # of its own work between decodes
-    sessions: int = 0  # that generate in its decodes, ours included
-
-    def shared(self, decode_count: int) -> ServiceTime:
-        """Return what one of so many decodes took."""
-        if decode_count == 1:
-            return self
-        return ServiceTime(
-            decode=self.decode / decode_count,
-            queue=self.queue / decode_count,
-            rows=self.rows // decode_count,
-            attended=self.attended // decode_count,
-            draft=self.draft / decode_count,
-            sample=self.sample / decode_count,
-            sessions=self.sessions // decode_count,
-        )
-
-
-UNREPORTED = ServiceTime(0.0)
+from outrider.messages import ServiceTime
 
 
 @dataclass(frozen=True, slots=True)

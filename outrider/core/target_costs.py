@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from outrider.core.outcomes import Outcome, ServiceTime
+from outrider.core.outcomes import Outcome
 from outrider.core.rates import Acceptance, DraftRates, Mean
 from outrider.costs import (
     KERNEL_ROWS,
@@ -18,7 +18,7 @@ from outrider.costs import (
     CostTable,
     RejectionCost,
 )
-from outrider.messages import Rule
+from outrider.messages import Rule, ServiceTime
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
 _GAP = 0.0001  # seconds of a target's own work between two decodes, before it is known

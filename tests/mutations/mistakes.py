@@ -629,8 +629,8 @@ MISTAKES = (
     Mistake(
         "decodes that only read count as steps of the draft",
         "outrider/engine/runner.py",
-        "spent.steps += bool(its_rows)",
-        "spent.steps += 1",
+        "spent.add_step(bool(its_rows))",
+        "spent.add_step(True)",
         ("tests/engine/test_host.py::test_steps_are_the_decodes_that_gave_rows",),
     ),
     Mistake(

@@ -11,7 +11,6 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from outrider.engine.job import EngineTime
 from outrider.messages import Answer, Form, Round, Rows, Span
 from outrider.v1 import common_pb2 as common
 from target_service import servicer
@@ -78,9 +77,9 @@ def test_an_answer_to_a_rounds_draft_comes_by_itself() -> None:
     """What follows a rejected row could not be told from the rows after it."""
     drafted = Answer(1, 4, 2, Rows(sampled=[5, 6, 7]))
     plain = [Answer(1, 5 + i, 0, Rows(sampled=[8 + i])) for i in range(2)]
-    waiting = deque((answer, EngineTime()) for answer in [drafted, *plain])
-    assert next_answer(waiting)[0] == drafted
-    assert next_answer(waiting)[0].rows.sampled == [8, 9] and not waiting
+    waiting = deque([drafted, *plain])
+    assert next_answer(waiting) == drafted
+    assert next_answer(waiting).rows.sampled == [8, 9] and not waiting
 
 
 async def test_what_is_gathered_does_not_wait_once_the_text_is_over(

@@ -16,7 +16,6 @@ from draft_service.runner_ups import Branch, RunnerUps
 from outrider.core.actions import Commit, End, Wake
 from outrider.core.counts import Counts
 from outrider.core.generation import Generation
-from outrider.core.outcomes import ServiceTime
 from outrider.core.plan import Plan
 from outrider.core.rates import OWN_GAP, DraftRates, Mean
 from outrider.core.speculate import control
@@ -34,6 +33,7 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
+    ServiceTime,
     SessionParameters,
     compose,
 )
@@ -508,11 +508,12 @@ class _Target(_Peer):
                 self.held, self._used = self._text[:-1], len(draft)
             elif not own.token_ids:
                 self._use(added)
+            answered = replace(
+                answer, spent=spent, own_drafts=[replace(each, spent=spent) for each in owns]
+            )
             self.reply(
                 world.models.target_round_trip / 2 + world.models.overhead,
-                lambda: world.generation.target_wrote(
-                    answer, world.now, spent, [spent] if owns else ()
-                ),
+                lambda: world.generation.target_wrote(answered, world.now),
             )
             self._start()
 

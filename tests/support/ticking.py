@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from outrider.core.actions import Action, Wake
 from outrider.core.generation import Generation
-from outrider.core.outcomes import UNREPORTED, ServiceTime
 from outrider.core.plan import Plan
-from outrider.messages import Frame, Rows
+from outrider.messages import Frame, Rows, ServiceTime
 
 
 class Ticking(Generation):
@@ -30,7 +29,11 @@ class Ticking(Generation):
         super().draft_frame(frame, self.clock if now is None else now, seconds, queue)
 
     def target_rows(
-        self, round_: int, rows: Rows, now: float | None = None, spent: ServiceTime = UNREPORTED
+        self,
+        round_: int,
+        rows: Rows,
+        now: float | None = None,
+        spent: ServiceTime | None = None,
     ) -> None:
         super().target_rows(round_, rows, self.clock if now is None else now, spent)
 

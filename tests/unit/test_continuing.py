@@ -13,7 +13,6 @@ from orchestrator.resuming import Repeated
 from outrider.core.actions import Commit, End
 from outrider.core.control import Control
 from outrider.core.generation import Generation
-from outrider.core.outcomes import ServiceTime
 from outrider.core.plan import Plan
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.speculate import control
@@ -38,6 +37,7 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
+    ServiceTime,
     SessionParameters,
     Span,
 )
@@ -134,7 +134,7 @@ def test_every_token_that_was_gathered_says_what_a_plain_one_costs() -> None:
     wrote(begun, first, 4, 5)
     before = known.costs.table.seconds(1)
     spent = ServiceTime(12 * 0.02, rows=12, sessions=12)
-    begun.target_wrote(Answer(first.number, 5, 0, Rows(sampled=[6] * 12)), 0.4, spent)
+    begun.target_wrote(Answer(first.number, 5, 0, Rows([6] * 12), spent=spent), 0.4)
     after = known.costs.table.seconds(1)
     one = CostTable([(1, 0.03), (16, 0.032)])
     one.note(1, 0.02, [(1, 5.0)])

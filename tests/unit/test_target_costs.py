@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.core.outcomes import ServiceTime
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.target_costs import TargetCosts
 from outrider.costs import CostTable, Point
+from outrider.messages import ServiceTime
 from tests.unit.test_speculate import CPU, made, outcome
 
 PADDED = TargetCosts(CostTable([(4, 10.0), (8, 16.0), (12, 20.0)]))

@@ -13,7 +13,6 @@ from outrider.core.acceptance import (
     token_verification,
 )
 from outrider.core.decodes import Decode
-from outrider.core.outcomes import UNREPORTED
 from outrider.core.plan import Plan
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair
@@ -26,6 +25,7 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
+    ServiceTime,
     SessionParameters,
     Span,
 )
@@ -73,7 +73,7 @@ def asked(draft: list[int], rows: list[Distribution]) -> RoundInFlight:
 
 def decode_of(draft: list[int], rows: Rows) -> Decode:
     """Return the decode that verified a draft of the round's."""
-    return Decode(draft, NO_OWN_TOKENS, rows, 0.0, UNREPORTED)
+    return Decode(draft, NO_OWN_TOKENS, rows, 0.0, ServiceTime())
 
 
 def judged(seed: int, speculation: Speculation) -> tuple[Verdict, Verdict, Verdict]:

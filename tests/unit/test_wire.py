@@ -28,6 +28,7 @@ from outrider.messages import (
     Rows,
     Rule,
     RunnerUp,
+    ServiceTime,
     SessionParameters,
     Span,
 )
@@ -225,7 +226,7 @@ def test_an_answer_comes_in_as_it_went_out(
 ) -> None:
     drafted = data.draw(st.integers(0, len(sampled) - 1))
     answer = Answer(number, position, drafted, Rows(sampled))
-    message = sent(wire_rounds.write_answer(answer, 0, wire.write_time(0.0, 0.1, 0.0)))
+    message = sent(wire_rounds.write_answer(answer, 0))
     assert message.HasField("position")
     read = wire_rounds.read_answer(message, SIZE)
     assert (read.round, read.position, read.drafted) == (number, position, drafted)
@@ -239,11 +240,12 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
 ) -> None:
     drafted = 0 if drafts[0] else data.draw(st.integers(0, 3))
     count = drafted + sum(len(draft) + 1 for draft in drafts)
-    owns = [OwnTokens(draft, bytes(len(draft))) for draft in drafts]
-    answer = Answer(1, 7, drafted, Rows([5] * count), owns)
-    times = [wire.write_time(0.0, 0.1, 0.0, own_draft=0.5)] * len(owns)
-    message = sent(wire_rounds.write_answer(answer, 0, times[0], times))
+    spent = ServiceTime(0.1, draft=0.5)
+    owns = [OwnTokens(draft, bytes(len(draft)), spent) for draft in drafts]
+    answer = Answer(1, 7, drafted, Rows([5] * count), owns, spent)
+    message = sent(wire_rounds.write_answer(answer, 0))
     read = wire_rounds.read_answer(message, SIZE)
+    assert read.spent == spent and all(own.spent == spent for own in read.own_drafts)
     assert [list(own.token_ids) for own in read.own_drafts] == drafts
     assert [len(rows) for _, rows in read.decodes] == [
         len(draft) + 1 + (drafted if i == 0 else 0) for i, draft in enumerate(drafts)
@@ -302,12 +304,31 @@ def test_unset_sampling_fields_take_their_defaults_and_zeros_stay() -> None:
 
 
 def test_time_is_sent_in_whole_microseconds() -> None:
-    assert wire.write_time(0.5, 2e-6, 0.0) == common.ServiceTime(queue_us=500_000, decode_us=2)
+    spent = ServiceTime(2e-6, queue=0.5)
+    assert wire.write_time(spent) == common.ServiceTime(queue_us=500_000, decode_us=2)
 
 
 def test_no_steps_are_not_unknown_steps() -> None:
-    assert not wire.write_time(0.5, 2e-6, 0.0).HasField("step_count")
-    assert wire.write_time(0.5, 2e-6, 0.0, steps=0).HasField("step_count")
+    for steps in (None, 0, 3):
+        assert wire.read_time(wire.write_time(ServiceTime(steps=steps))).steps == steps
+
+
+_MOST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [
+        *({name: -1} for name in ("queue_us", "decode_us", "sample_us", "own_draft_us")),
+        *({name: -(2**31)} for name in ("runner_up_us", "decoded_row_count", "step_count")),
+        {"generating_session_count": -1},
+        {"attended_token_count": -(2**63)},
+        {"step_count": _MOST},
+    ],
+)
+def test_a_time_that_no_service_can_have_taken_is_refused(spent: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequest):
+        wire.read_time(common.ServiceTime(**spent))
 
 
 # what is wrong is refused, by name
