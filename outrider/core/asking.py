@@ -15,7 +15,7 @@ from operator import mul
 from typing import TypeVar
 
 from outrider.core.actions import Action, Wake
-from outrider.core.branching import as_bytes
+from outrider.core.branching import as_bytes, branch
 from outrider.core.counts import Counts
 from outrider.core.draft_end import draft_end
 from outrider.core.draft_line import Line
@@ -25,7 +25,6 @@ from outrider.core.outcomes import Choice
 from outrider.core.plan import Plan
 from outrider.core.remote_draft import RemoteDraft
 from outrider.core.target_progress import RoundInFlight, TargetProgress
-from outrider.core.tree_rounds import branch
 from outrider.distribution import certain
 from outrider.messages import (
     MAX_DRAFT,

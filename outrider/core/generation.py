@@ -20,11 +20,11 @@ from outrider.core.acceptance import Verdict
 from outrider.core.actions import Action, Commit, End, RollBack, TokenLogprob, Wake
 from outrider.core.asking import Asking
 from outrider.core.counts import Counts, SourceCounts
-from outrider.core.decodes import Decode, decodes_of, news_of
 from outrider.core.local_drafters import LocalDrafters
 from outrider.core.plan import Plan
 from outrider.core.remote_draft import RemoteDraft
 from outrider.core.target_progress import RoundInFlight, TargetProgress
+from outrider.core.verdicts import Decode, decodes_of, news_of
 from outrider.messages import (
     MAX_DRAFT,
     Answer,

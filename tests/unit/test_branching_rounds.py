@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
+from outrider.core.branching import branch
 from outrider.core.draft_line import ForkedLine, Line
 from outrider.core.local_drafters import LocalLine
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.core.target_progress import RoundInFlight, TargetProgress
-from outrider.core.tree_rounds import branch
 from outrider.costs import CostTable
 from outrider.drafters.source import Proposal, Source
 from outrider.messages import Answer, DraftEnd, Form, Round, Rows, Rule, Span

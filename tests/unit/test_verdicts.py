@@ -12,11 +12,11 @@ from outrider.core.acceptance import (
     block_verification,
     token_verification,
 )
-from outrider.core.decodes import Decode
 from outrider.core.plan import Plan
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair
 from outrider.core.target_progress import RoundInFlight
+from outrider.core.verdicts import Decode
 from outrider.distribution import Distribution
 from outrider.messages import (
     NO_OWN_TOKENS,
