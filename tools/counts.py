@@ -47,7 +47,7 @@ ROUND_FORMS = (
     *("Outcome", "Report", "Commit", "GenerationDelta", "Addition", "CommittedToken"),
 )
 TIME_FORMS = (
-    *("EngineTime", "ServiceTime", "EngineSeconds", "Timings", "RoundTimes", "Durations"),
+    *("EngineTime", "ServiceTime", "Timings", "RoundTimes", "Durations"),
     *("GenerationStatistics", "Statistics", "Counters"),
 )
 """Classes and messages that a request, a round and a round's seconds are, one after the other."""
