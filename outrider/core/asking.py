@@ -262,7 +262,7 @@ class Asking:
         if self._plan.opening.sampling.mirostat:
             return False  # its state is in the answer
         last = in_flight[-1]
-        if last.round.continue_count or last.sources or last.round.parents:
+        if last.round.continue_count or last.line.sources or last.round.parents:
             return False  # it needs no answer, or none can say what follows it
         count = len(last.round.draft)
         if len(in_flight) > self._control.rounds_ahead(count) or not count:
@@ -299,13 +299,13 @@ class Asking:
         chances: Sequence[float] | None = None,
     ) -> RoundInFlight:
         """Put a round with a line in flight; `chances` are its tokens', if not by confidence."""
-        draft, rows, form = list(line.token_ids), line.rows, self._plan.form
+        draft, form = list(line.token_ids), self._plan.form
         if form is not Form.SAMPLED and line.sources:
-            rows = [certain(token_id) for token_id in draft]
+            line = replace(line, rows=[certain(token_id) for token_id in draft])
         survivals = self._survivals(line, chances)
         number, mu = self._target.next_number(), self._target.mirostat_mu
         round_ = Round(number, prefix, draft, form, is_ahead, survivals, mu)
-        asked = RoundInFlight.of_line(round_, length, line, rows)
+        asked = RoundInFlight(round_, length, line)
         self._target.in_flight.append(asked)
         return asked
 

@@ -170,9 +170,7 @@ def branch(
         return
     if not round_.draft or not control.may_be_cut or control.rounds_ahead(len(round_.draft)):
         return
-    confidences, candidates = asked.confidences, asked.candidates
-    own = Line(round_.draft, confidences, (), candidates, asked.sources, asked.line_numbers)
-    length = asked.length
+    own, length = asked.line, asked.length
     line, forks, others = draft.line_at(length), draft.forks_at(length), local.lines(length)
     lines = [own, line, *(each.line for each in forks), *(each.line for each in others)]
     guesses = [
@@ -224,9 +222,7 @@ def _best(
 
 def _ask(asked: RoundInFlight, grown: Grown, lines: Sequence[Line]) -> None:
     """Put a tree in place of a round's draft."""
-    line = _as_line(grown, lines)
-    asked.sources, asked.line_numbers = line.sources, line.numbers
-    asked.confidences, asked.candidates = line.confidences, line.candidates
+    asked.line = _as_line(grown, lines)
     asked.round = replace(
         asked.round,
         draft=list(grown.tree.token_ids),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from outrider.distribution import Distribution
 from outrider.messages import Candidates, Frame, RunnerUp
+
+T = TypeVar("T")
 
 
 class LinePart:
@@ -134,6 +137,21 @@ class Line:
             self.candidates[:count],
             self.sources[:count],
             self.numbers[:count],
+        )
+
+    def picked(self, places: Sequence[int]) -> Line:
+        """Return its tokens at these places, one after the other."""
+
+        def at(values: Sequence[T]) -> Sequence[T]:
+            return [values[place] for place in places] if values else ()
+
+        return Line(
+            at(self.token_ids),
+            at(self.confidences),
+            at(self.rows),
+            at(self.candidates),
+            at(self.sources),
+            at(self.numbers),
         )
 
 

@@ -150,7 +150,7 @@ def judge(plan: Plan, asked: RoundInFlight, decode: Decode, length: int) -> Verd
         distributions = [
             distribution_of(np.frombuffer(row, np.float32), opening.sampling) for row in rows.logits
         ]
-    tokens = [DraftToken(i, q) for i, q in zip(draft, asked.rows, strict=True)]
+    tokens = [DraftToken(i, q) for i, q in zip(draft, asked.line.rows, strict=True)]
     first = length + len(opening.dropped.token_ids)
 
     def coin(purpose: Purpose, index: int) -> float:
@@ -188,13 +188,13 @@ def outcome(
     Or of several without a draft, which added one each.
     """
     waited, draft = asked.is_waited_for and not asked.is_answered, decode.draft
-    confidences = asked.confidences[before - asked.length :] if draft else ()
+    confidences = asked.line.confidences[before - asked.length :] if draft else ()
     return Outcome(
         now=decode.time,
         length=before,
         sent=asked.sent_time if waited else None,
         confidences=decode.own.confidences if decode.is_own else confidences,
-        is_local=bool(asked.sources),
+        is_local=bool(asked.line.sources),
         is_own=decode.is_own,
         asks_own=asked.round.own_draft.count > 0,
         drafted=len(draft),
@@ -248,10 +248,10 @@ def _report(
         accepted_count=verdict.accepted_count,
         next_token_id=verdict.next_token_id,
         draft_end=end,
-        sources=asked.sources[first : first + len(draft)] if is_sent else (),
-        line_numbers=asked.line_numbers[first : first + len(draft)] if is_sent else (),
+        sources=asked.line.sources[first : first + len(draft)] if is_sent else (),
+        line_numbers=asked.line.numbers[first : first + len(draft)] if is_sent else (),
         target_candidates=decode.rows.candidates[:count],
-        draft_candidates=asked.candidates[first : first + count] if is_sent else (),
+        draft_candidates=asked.line.candidates[first : first + count] if is_sent else (),
     )
 
 

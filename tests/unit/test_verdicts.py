@@ -12,6 +12,7 @@ from outrider.core.acceptance import (
     block_verification,
     token_verification,
 )
+from outrider.core.draft_line import Line
 from outrider.core.plan import Plan
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair
@@ -68,7 +69,7 @@ def random_rows(rng: np.random.Generator, count: int) -> list[Distribution]:
 
 def asked(draft: list[int], rows: list[Distribution]) -> RoundInFlight:
     round_ = Round(1, Span(0, [1] * LENGTH), draft, Form.DISTRIBUTIONS)
-    return RoundInFlight(round_, LENGTH, (), rows, (), DraftEnd.LENGTH)
+    return RoundInFlight(round_, LENGTH, Line(draft, rows=rows), DraftEnd.LENGTH)
 
 
 def decode_of(draft: list[int], rows: Rows) -> Decode:
