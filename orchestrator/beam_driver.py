@@ -12,7 +12,7 @@ from outrider import wire
 from outrider.core.actions import Commit, End
 from outrider.core.generation import Generation
 from outrider.errors import DeadlinePassed, InvalidRequest, PeerUnavailable
-from outrider.messages import Round, Rows
+from outrider.messages import Answer, Round, Rows
 from outrider.v1 import target_service_pb2 as messages
 from outrider.wire_checks import within
 
@@ -49,7 +49,8 @@ class BeamDriver:
                         if rows is None:
                             generation.target_full(action.number)
                         else:
-                            generation.target_rows(action.number, rows, now)
+                            answer = Answer(action.number, len(generation.committed), 0, rows)
+                            generation.target_answered(answer, now)
                     elif isinstance(action, Commit | End):
                         timings.note_commit(time.perf_counter())
                         yield action

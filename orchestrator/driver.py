@@ -357,7 +357,7 @@ class Driver:
         if is_answer:
             generation.target_wrote(answer, now)
         else:
-            generation.target_rows(answer.round, answer.rows, now, answer.spent)
+            generation.target_answered(answer, now)
         return False
 
     def _note_prompt(

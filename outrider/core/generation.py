@@ -32,8 +32,6 @@ from outrider.messages import (
     Form,
     Frame,
     Origin,
-    Rows,
-    ServiceTime,
 )
 from outrider.speculation import MODEL
 
@@ -163,13 +161,10 @@ class Generation:
         if self._target.is_oldest(round_):
             self._finish(FinishReason.CONTEXT_FULL)
 
-    def target_rows(
-        self, round_: int, rows: Rows, now: float, spent: ServiceTime | None = None
-    ) -> None:
-        """The target answered a round as a whole: decide, commit, say what follows."""
-        if self._target.is_oldest(round_):
-            length, spent = len(self.committed), spent or ServiceTime()
-            self.target_wrote(Answer(round_, length, len(rows) - 1, rows, (), spent), now)
+    def target_answered(self, answer: Answer, now: float) -> None:
+        """The target answered a round as a whole, after the text as it is."""
+        if self._target.is_oldest(answer.round):
+            self.target_wrote(answer, now)
 
     def target_wrote(self, answer: Answer, now: float) -> None:
         """The target answered, or wrote more by itself: decide, commit, say what follows.
