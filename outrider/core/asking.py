@@ -17,7 +17,6 @@ from typing import TypeVar
 from outrider.core.actions import Action, Wake
 from outrider.core.branching import as_bytes, branch
 from outrider.core.counts import Counts
-from outrider.core.draft_end import draft_end
 from outrider.core.draft_line import Line
 from outrider.core.draft_progress import DraftState
 from outrider.core.local_drafters import LocalDrafters, LocalLine
@@ -134,7 +133,7 @@ class Asking:
             count = 0
         line = self._draft.line.line_after(length).first(count)
         asked = self._ask(length, line, self._target.prefix(self._committed))
-        asked.draft_end = self._why_so_long(asked, cap, wanted)
+        asked.draft_end = self._why_so_long(line.token_ids, cap, wanted)
         self._let_continue(asked, wanted, count)
         branch(asked, self._control, self._remote, self._local)
 
@@ -198,7 +197,7 @@ class Asking:
             self._ask_locally(length, better, is_waited_for=False)
             return
         asked = self._ask(length, line, self._target.prefix(self._committed))
-        asked.draft_end = self._why_so_long(asked, cap, wanted)
+        asked.draft_end = self._why_so_long(line.token_ids, cap, wanted)
         asked.is_waited_for = False
         self._let_continue(asked, wanted, limit)
 
@@ -318,10 +317,31 @@ class Asking:
             return as_bytes(self._control.acceptance.survival(line.confidences, count))
         return as_bytes(accumulate(chances[:count], mul))
 
-    def _why_so_long(self, asked: RoundInFlight, cap: int, wanted: int) -> DraftEnd:
-        """Return why a round's draft is as long as it is."""
-        is_first = not self._counts.rounds
-        draft, remaining = asked.round.draft, self._remaining
+    def _why_so_long(self, draft: Sequence[int], cap: int, wanted: int) -> DraftEnd:
+        """Return why a round's draft has just these tokens.
+
+        At most `cap` may be verified, of `wanted` that the controller asked for.
+        """
+        control, progress = self._control, self._draft
         if draft and draft[-1] in self._plan.end_token_ids:
             return DraftEnd.END_OF_TEXT
-        return draft_end(self._control, self._draft, draft, cap, wanted, remaining, is_first)
+        if not control.speculation.drafts:
+            return DraftEnd.OFF
+        if progress.is_absent:
+            return DraftEnd.ABSENT
+        if progress.pause:
+            return DraftEnd.PAUSED
+        if not draft and not self._counts.rounds:
+            return DraftEnd.PROMPT
+        unhindered = control.draft_count(MAX_DRAFT)
+        if len(draft) == cap < unhindered:
+            return DraftEnd.TOKEN_LIMIT if self._remaining - 1 <= cap else DraftEnd.CONTEXT
+        if draft and len(draft) >= unhindered:
+            return DraftEnd.LENGTH
+        if progress.state is DraftState.LATE:
+            return DraftEnd.LATE
+        if progress.state is DraftState.IDLE and control.may_doubt and wanted:
+            return DraftEnd.DOUBT
+        if progress.state is DraftState.IDLE and control.stop_below:
+            return DraftEnd.ENOUGH
+        return DraftEnd.SHORT if len(draft) < wanted else DraftEnd.ENOUGH
