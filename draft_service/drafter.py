@@ -38,7 +38,7 @@ _MOST_UNREAD = 64
 _MOST_WAITING = 1 << 20
 """Tokens of orders that did not start; more are forgotten, and asked for anew."""
 
-_RIVALS = 2
+_MOST_RIVALS = 2
 """Runner-ups of a token that may get a line."""
 
 _PAUSE = Step((), 0)
@@ -342,7 +342,7 @@ class Drafter:
     @property
     def _rivals(self) -> int:
         """How many runner-ups of a token to look at."""
-        return _RIVALS if self._line_count > 1 else 0
+        return _MOST_RIVALS if self._line_count > 1 else 0
 
     def _begin_forking(self, lease: Any, order: Order, until: int) -> None:
         """Take note of how many lines an order wants, and let what is there be extended."""

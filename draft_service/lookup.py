@@ -18,7 +18,7 @@ from outrider.errors import ContextExhausted, PositionPastCache, VocabularyMisma
 from outrider.messages import Frame, ModelReference, Order, ServiceTime, SessionParameters
 from outrider.v1 import common_pb2 as common
 
-CONTEXT = 1 << 17
+MOST_TOKENS = 1 << 17
 """Tokens of a session at most; the sources take 300 to 400 bytes for each."""
 
 _TOKEN_MILLISECONDS = 0.02
@@ -29,7 +29,7 @@ _TOKEN_MILLISECONDS = 0.02
 class _NoCache:
     """What a session holds where no model has read anything."""
 
-    capacity: int = CONTEXT
+    capacity: int = MOST_TOKENS
     held: Sequence[int] = ()
 
     def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
@@ -93,7 +93,7 @@ def _describe(alias: str, drafters: Sequence[str]) -> common.GetModelResponse:
         model_name=alias or "lookup",
         identity=hashlib.sha256(f"outrider lookup {names}".encode()).digest(),
         description=f"no model: {names}",
-        context_token_count=CONTEXT,
+        context_token_count=MOST_TOKENS,
         session_count=MOST_SESSIONS,
         vocabulary=common.Vocabulary(fits_any=True),
     )

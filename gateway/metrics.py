@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 import outrider
-from outrider.core.round_times import BOUNDS, Durations, RoundTimes
+from outrider.core.round_times import BUCKET_LIMITS, Durations, RoundTimes
 from outrider.descriptions import translation_level
 from outrider.errors import OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -51,7 +51,7 @@ OTHER_NAMES = {
 }
 """What other servers call our metrics, without `outrider_`."""
 
-_SLOW = (*BOUNDS[4:], 25.0, 60.0, 120.0, 300.0, 600.0)
+_SLOW = (*BUCKET_LIMITS[4:], 25.0, 60.0, 120.0, 300.0, 600.0)
 
 _OF_SOURCES = {
     "draft_tokens": "Draft tokens verified, by who proposed them.",
@@ -130,7 +130,9 @@ class Metrics:
             "time_to_first_token_seconds", "From the request to the first token.", _SLOW
         )
         self._between_tokens = histogram(
-            "inter_token_latency_seconds", "Between tokens, a round's time shared evenly.", BOUNDS
+            "inter_token_latency_seconds",
+            "Between tokens, a round's time shared evenly.",
+            BUCKET_LIMITS,
         )
         self._request_seconds = histogram("request_seconds", "From request to end.", _SLOW)
         build = Gauge("outrider_build_info", "Always 1.", ["version"], registry=registry)
@@ -274,7 +276,7 @@ class _RoundSeconds(Collector):
         for phase in fields(self._times):
             times: Durations = getattr(self._times, phase.name)
             counts = accumulate(times.counts)
-            bounds = [*map(str, BOUNDS), "+Inf"]
+            bounds = [*map(str, BUCKET_LIMITS), "+Inf"]
             buckets = list(zip(bounds, counts, strict=True))
             family.add_metric([phase.name], buckets, times.seconds)
         yield family

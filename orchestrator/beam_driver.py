@@ -12,12 +12,9 @@ from outrider import wire
 from outrider.core.actions import Commit, End
 from outrider.core.generation import Generation
 from outrider.errors import DeadlinePassed, InvalidRequest, PeerUnavailable
-from outrider.messages import Answer, Round, Rows
+from outrider.messages import MAX_FINISHING, Answer, Round, Rows
 from outrider.v1 import target_service_pb2 as messages
 from outrider.wire_checks import within
-
-_FINISHING_TOKENS = 16
-"""By which a search may exceed its limit, to finish a character, and some to spare."""
 
 
 class BeamDriver:
@@ -87,7 +84,7 @@ class BeamDriver:
         plan = self._generation.plan
         size, limit = plan.opening.vocabulary, plan.opening.token_limit
         within("cached_token_count", part.cached_token_count, 0, len(plan.prompt))
-        within("token_ids", len(part.token_ids), 0, limit + _FINISHING_TOKENS)
+        within("token_ids", len(part.token_ids), 0, limit + MAX_FINISHING)
         token_ids = wire.read_ids("token_ids", part.token_ids, size)
         logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
         self.timings.note_target(wire.read_time(part.service_time))

@@ -43,13 +43,10 @@ from outrider.core.plan import Plan
 from outrider.core.round_times import RoundTimes
 from outrider.core.text import TextAssembler
 from outrider.errors import EngineBusy
-from outrider.messages import FinishReason
+from outrider.messages import MAX_SCORES, FinishReason
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 Responses = AsyncGenerator[messages.GenerateResponse]
-
-_SCORES_AT_ONCE = 64
-"""Log probabilities of a prompt that are written before others have their turn."""
 
 _MOST_WAITING = 16
 """Messages of several completions that wait for a client that does not read."""
@@ -146,8 +143,8 @@ class Completions:
                 started.cached_token_count = await self.planner.cached_count(plan, clock.deadline)
             if asked.prompt_logprobs:
                 scores = await self.planner.score(plan, clock.deadline)
-                for first in range(0, len(scores), _SCORES_AT_ONCE):
-                    part = scores[first : first + _SCORES_AT_ONCE]
+                for first in range(0, len(scores), MAX_SCORES):
+                    part = scores[first : first + MAX_SCORES]
                     logprobs = [reporting.logprob_of(each, plan.token_texts) for each in part]
                     started.prompt_logprobs.extend(logprobs)
                     await asyncio.sleep(0)

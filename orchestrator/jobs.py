@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.admission import Pace, next_turn
 from orchestrator.completions import Responses, Turn
 from orchestrator.log import Entry, Log, Retention, digest_of
-from orchestrator.reporting import PAGE_RESPONSES, in_pages, leading
+from orchestrator.reporting import MOST_RESPONSES, in_pages, leading
 from orchestrator.resuming import (
     NOTHING_REPORTED,
     Reported,
@@ -267,7 +267,7 @@ class Jobs:
             raise InvalidRequest("cursor", message)
         entry.last_use = time.monotonic()
         self._log.take(entry, cursor)
-        page = entry.events[: min(PAGE_RESPONSES, entry.stored - cursor)]
+        page = entry.events[: min(MOST_RESPONSES, entry.stored - cursor)]
         page = page[: leading(map(len, page))]
         next_cursor = cursor + len(page)
         is_last = entry.is_over and next_cursor == entry.stored

@@ -40,7 +40,7 @@ _SLICE = 64  # tokens: .3 ms
 _PAUSE_SECONDS = 0.002  # between slices, so that texts in flight hardly notice
 _NAP_SECONDS = 0.0005  # of the thread that saves: .5 s in all for a full cache
 _MOST_WAITING = 64  # texts that were not counted yet; then the oldest is not
-_BEGINNINGS = 32  # of the last texts, by which a chat's earlier turns are known
+_MOST_BEGINNINGS = 32  # of the last texts, by which a chat's earlier turns are known
 _OVERLAP = 64  # tokens before what is new, so that past texts are found there
 
 
@@ -113,7 +113,7 @@ class SharedTexts:
         self._static, self._dynamic, self._past_count = static, dynamic, past_count
         self._save_seconds = save_seconds
         self._past: PastTexts | None = None
-        self._beginnings: deque[bytes] = deque(maxlen=_BEGINNINGS)
+        self._beginnings: deque[bytes] = deque(maxlen=_MOST_BEGINNINGS)
         self._vocabulary = b""  # of which tokens are now, by digest
         self._owner = b""  # whose tokens the files hold
         self._highest = max(map(_highest, self._caches), default=-1)  # token that may be proposed

@@ -42,7 +42,7 @@ from outrider.wire_checks import at_least, within
 PROMPT_RESERVE = 4
 """A prompt leaves at least this many tokens of the context free."""
 
-_ENDLESS = 1 << 30
+_NO_LIMIT = 1 << 30
 """Tokens that may follow a prompt when a full context is no end."""
 
 
@@ -74,7 +74,7 @@ class Planner:
         whole = await self._prompt(asked, hosted, deadline)
         capacity = hosted.model.context_token_count
         prompt = _fit(whole, capacity, asked)
-        room = _ENDLESS if asked.shifts_context else capacity - len(prompt)
+        room = _NO_LIMIT if asked.shifts_context else capacity - len(prompt)
         is_limited = 0 <= asked.token_limit <= room
         stop_ids = wire.read_ids("stop_token_ids", asked.stop_ids, vocabulary.token_count)
         control_ids = hosted.vocabulary.control_ids

@@ -25,7 +25,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 PAGE_BYTES = 2 * 2**20
 """What goes into one message at most, unless a single part of it is larger."""
 
-PAGE_RESPONSES = 4096
+MOST_RESPONSES = 4096
 """Responses in one answer at most: more would keep the event loop for longer than 10 ms."""
 
 

@@ -14,7 +14,14 @@ from typing import Any
 from orchestrator.salts import digest, has_its_own
 from outrider import wire
 from outrider.errors import InvalidRequest
-from outrider.messages import MAX_BEAMS, Form, LogprobOptions, ModelReference, Rule
+from outrider.messages import (
+    MAX_BEAMS,
+    MAX_CANDIDATES,
+    Form,
+    LogprobOptions,
+    ModelReference,
+    Rule,
+)
 from outrider.sampling import SamplingParameters, check_biases
 from outrider.speculation import MODEL, DraftTemplate, Speculation
 from outrider.texts import check_count
@@ -30,9 +37,6 @@ MAX_STOPS = 256
 MAX_STOP_CHARACTERS = 4096
 """Of one stop sequence. A text that follows one so far and then parts takes .5 ms, and 110 ms where
 it follows 256 of them: no other token is read meanwhile."""
-
-_CANDIDATES = 8
-"""Candidates of a position in a detailed report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ def read_request(
         truncates_prompt=message.overflow.truncate_prompt,
         shifts_context=message.overflow.shift,
         keep_count=_read_keep_count(message.overflow.keep_token_count),
-        candidate_count=_CANDIDATES
+        candidate_count=MAX_CANDIDATES
         if message.round_detail == messages.ROUND_DETAIL_CANDIDATES
         else 0,
         logprobs=_read_logprobs(message, form),

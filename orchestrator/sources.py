@@ -14,8 +14,8 @@ from outrider.grammar.gbnf import read_grammar
 from outrider.grammar.states import GrammarStates
 from outrider.speculation import Speculation
 
-_LONGEST = 24
-"""Bytes of a token that are looked for; few tokens are longer, and none of those is forced."""
+_MOST_BYTES = 24
+"""Of a token that is looked for; few tokens are longer, and none of those is forced."""
 
 _MOST_GRAMMARS = 16
 
@@ -30,13 +30,13 @@ class UsualTokens:
     def __init__(self, texts: Sequence[bytes]) -> None:
         """`texts` are those of all tokens, by id; of equal ones the first is taken."""
         pairs = zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True)
-        self._ids = {text: token_id for text, token_id in pairs if 0 < len(text) <= _LONGEST}
+        self._ids = {text: token_id for text, token_id in pairs if 0 < len(text) <= _MOST_BYTES}
 
     def __call__(self, text: bytes) -> list[int]:
         """Return the tokens of a text; none where it cannot be cut."""
         found, at, ids = [], 0, self._ids
         while at < len(text):
-            for end in range(min(at + _LONGEST, len(text)), at, -1):
+            for end in range(min(at + _MOST_BYTES, len(text)), at, -1):
                 token_id = ids.get(text[at:end])
                 if token_id is not None:
                     found.append(token_id)

@@ -20,7 +20,7 @@ from typing import Any
 from outrider import logs
 from outrider.errors import InvalidConfig, StateUnavailable
 
-_STATEMENTS = 1024  # of one transaction at most: some 10 ms, for which a reader waits
+_MOST_STATEMENTS = 1024  # of one transaction at most: some 10 ms, for which a reader waits
 _PAUSE_SECONDS = 0.02  # between two transactions: what comes meanwhile shares the next one
 _RETRY_SECONDS = (
     1.0  # after a write that failed; for a disk that is full seconds make no difference
@@ -108,7 +108,7 @@ class Store:
         """Write what waits until nothing does."""
         loop = asyncio.get_running_loop()
         while self._waiting:
-            some = list(self._waiting)[:_STATEMENTS]
+            some = list(self._waiting)[:_MOST_STATEMENTS]
             try:
                 await loop.run_in_executor(self._thread, self._apply, some)
             except sqlite3.Error as error:

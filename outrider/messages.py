@@ -27,8 +27,15 @@ MAX_CONTINUED = 4096
 MAX_BEAMS = 16
 """Completions that a beam search keeps in view at most."""
 
-MAX_CANDIDATES = 16
+MAX_CANDIDATES = 8
 """Candidates reported for one position at most."""
+
+MAX_FINISHING = 3
+"""Tokens after a text's limit that may finish a character, which has 4 bytes at most."""
+
+MAX_SCORES = 64
+"""Tokens of a text that is scored, in one message; with 128 alternatives each they take a reader
+some 20 ms."""
 
 MAX_LINES = 8
 """Lines that a draft keeps for one session at most, the one it would write by itself included."""

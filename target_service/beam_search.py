@@ -19,11 +19,8 @@ from outrider.engine.job import Lease, Step, Ticket
 from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import ContextExhausted, EngineBusy, InvalidRequest, RoundSuperseded
-from outrider.messages import Logprobs, ServiceTime, SessionParameters, check_room
+from outrider.messages import MAX_FINISHING, Logprobs, ServiceTime, SessionParameters, check_room
 from outrider.wire import SESSION_ID_BYTES
-
-_FINISHING_TOKENS = 3
-"""What the best beam is continued by after the limit, for a character that is cut there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,7 @@ class BeamSearch:
         """
         limit, reported = self._opening.token_limit, 0
         try:
-            for step in range(limit + _FINISHING_TOKENS + 1):
+            for step in range(limit + MAX_FINISHING + 1):
                 if step == limit or self._beams[0].is_over:
                     del self._beams[1:]
                 count = agreed_count(self._beams, reported)

@@ -27,6 +27,7 @@ from outrider.errors import (
 from outrider.grammar.schema import grammar_of_schema
 from outrider.messages import (
     MAX_BEAMS,
+    MAX_SCORES,
     Answer,
     Form,
     OwnTokens,
@@ -63,8 +64,7 @@ and orchestrator 2 ms of the processor: .68, .79, .85 and .84 of llama-server's 
 .1 and .25 on two cores (docs/decisions/0018)."""
 _SEVERAL = 3
 """Open sessions from which on that is twice as long: each sends its own messages."""
-_SCORES_PER_MESSAGE = 64  # with 128 alternatives each, some 20 ms of a reader's time
-_KEPT_REPLIES = 256
+_MOST_REPLIES = 256  # kept; the longest unused are forgotten
 _KEPT_REPLY_BYTES = 1 << 16
 _LONG_TEXT = 1 << 16  # bytes; texts above it are tokenized one after the other
 
@@ -176,8 +176,8 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         except asyncio.CancelledError:
             self.host.cancel(ticket)
             raise
-        for first in range(0, len(scores), _SCORES_PER_MESSAGE):
-            part = scores[first : first + _SCORES_PER_MESSAGE]
+        for first in range(0, len(scores), MAX_SCORES):
+            part = scores[first : first + MAX_SCORES]
             yield messages.ScoreResponse(logprobs=[wire.write_logprobs(each) for each in part])
 
     async def SearchBeams(
@@ -252,7 +252,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         self._replies.pop(opening.session_id, None)
         if sum(message.ByteSize() for message in reply) <= _KEPT_REPLY_BYTES:
             self._replies[opening.session_id] = _Kept(_sampled_by(opening), asked, reply)
-        while len(self._replies) > _KEPT_REPLIES:
+        while len(self._replies) > _MOST_REPLIES:
             del self._replies[next(iter(self._replies))]
 
     def forget_reply(self, session_id: bytes) -> None:

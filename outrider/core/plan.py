@@ -9,11 +9,7 @@ from outrider.core.control import Control
 from outrider.core.health import TIMEOUT
 from outrider.core.text import ends_inside_character
 from outrider.drafters.source import Source
-from outrider.messages import FinishReason, Form, SessionParameters
-
-_FINISHING_TOKENS = 3
-"""So many tokens may follow the limit to finish a character: it has 4 bytes at most."""
-
+from outrider.messages import MAX_FINISHING, FinishReason, Form, SessionParameters
 
 MakeSources = Callable[[Sequence[int]], Mapping[str, Source]]
 """Makes the sources without a model, by name, for one text after a prompt."""
@@ -75,8 +71,8 @@ class Plan:
         if not self.finishes_character:
             return True
         texts, room = self.token_texts, self.target_context - len(text)
-        if not texts or not left > -_FINISHING_TOKENS or room <= 0:
+        if not texts or not left > -MAX_FINISHING or room <= 0:
             return True
         begin = self.opening.prompt_count - len(self.opening.dropped.token_ids)
-        written = max(len(text) - _FINISHING_TOKENS - 1, begin, 0)
+        written = max(len(text) - MAX_FINISHING - 1, begin, 0)
         return not ends_inside_character(b"".join(texts[i] for i in text[written:]))

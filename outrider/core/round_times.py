@@ -5,20 +5,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field, fields
 
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BUCKET_LIMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Durations up to one of these, in seconds, and above the one before are counted together."""
 
 
 @dataclass(slots=True)
 class Durations:
-    """Some durations; `counts` has one more entry than BOUNDS, for what is longer than all."""
+    """Some durations; `counts` has one more entry than BUCKET_LIMITS, for longer ones."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_LIMITS) + 1))
     seconds: float = 0.0  # all of them together
 
     def note(self, seconds: float, count: int = 1) -> None:
         """Count one duration, or `count` equal ones."""
-        self.counts[bisect_left(BOUNDS, seconds)] += count
+        self.counts[bisect_left(BUCKET_LIMITS, seconds)] += count
         self.seconds += seconds * count
 
     def add(self, more: Durations) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.jobs import MAX_ATTEMPTS, Jobs, job_log
 from orchestrator.log import Log
-from orchestrator.reporting import PAGE_RESPONSES
+from orchestrator.reporting import MOST_RESPONSES
 from orchestrator.store import Store
 from outrider.errors import InvalidConfig, NotFound, StateUnavailable
 from outrider.rpc.channel import open_channel
@@ -460,7 +460,7 @@ async def test_a_page_of_a_long_job_costs_a_page(tmp_path: Path) -> None:
         polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id, cursor=cursor))
         await file.settle()
         assert file._connection.total_changes - before <= 1
-        assert len(polled.responses) <= PAGE_RESPONSES
+        assert len(polled.responses) <= MOST_RESPONSES
         numbers += [each.delta.token_ids[0] for each in polled.responses if each.HasField("delta")]
         cursor, finished = polled.next_cursor, polled.finished
     assert numbers == list(range(50_000))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from outrider.core.round_times import BOUNDS, Durations, RoundTimes
+from outrider.core.round_times import BUCKET_LIMITS, Durations, RoundTimes
 
 
 def test_a_duration_is_counted_below_the_first_bound_that_it_does_not_exceed():
     durations = Durations()
     for seconds in (0.0, 0.001, 0.0011, 10.0, 10.1):
         durations.note(seconds)
-    assert durations.counts == [2, 1, *[0] * (len(BOUNDS) - 3), 1, 1]
+    assert durations.counts == [2, 1, *[0] * (len(BUCKET_LIMITS) - 3), 1, 1]
     assert durations.seconds == sum((0.0, 0.001, 0.0011, 10.0, 10.1))
 
 
