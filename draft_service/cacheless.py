@@ -19,8 +19,6 @@ from outrider.v1 import draft_service_pb2_grpc as stubs
 MOST_SESSIONS = 256
 """With an open stream at the same time; what is known of a text ends with its stream."""
 
-_RETRY_SECONDS = 1.0
-
 
 class CachelessDraft(ModelCalls, stubs.DraftServiceServicer):
     """DraftService but for what drafts. A new stream is sent the whole text anyway."""
@@ -63,7 +61,7 @@ class CachelessDraft(ModelCalls, stubs.DraftServiceServicer):
         opening, rest = await self.read_opening(requests)
         self.check_opening(opening)
         if len(self._owners) >= MOST_SESSIONS and opening.session_id not in self._owners:
-            raise EngineBusy(f"{MOST_SESSIONS} sessions are open", _RETRY_SECONDS)
+            raise EngineBusy(f"{MOST_SESSIONS} sessions are open")
         owner = self._owners.take(opening.session_id, opening.attempt)
         orders = _orders(rest, opening, owner)
         try:

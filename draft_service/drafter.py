@@ -6,14 +6,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, Protocol
 
-from draft_service.local_sources import INSTEAD, PIECE, LocalSources
+from draft_service.local_sources import INSTEAD, LocalSources
 from draft_service.runner_ups import Branch, RunnerUps
 from draft_service.translating import MOST_AT_ONCE, MOST_FOR_EACH, Translator
+from outrider.drafters.source import READ_AT_ONCE
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import Step
 from outrider.engine.model import Row
 from outrider.errors import PositionPastCache
 from outrider.messages import (
+    FRAME_SECONDS,
+    FRAME_TOKENS,
     MAX_DRAFT,
     MAX_LINES,
     Frame,
@@ -26,11 +29,6 @@ from outrider.messages import (
     check_room,
     compose,
 )
-
-FRAME_TOKENS = 4
-FRAME_SECONDS = 0.005
-"""A frame goes out with this many tokens, or this long after its first one, unless an order
-says how many."""
 
 _MOST_UNREAD = 64
 """Tokens that the model may lag a line from elsewhere; more are read when it is sent."""
@@ -301,7 +299,7 @@ class Drafter:
         if self._translator is not None and base is not None:
             certain = self._translator.certain(self._line.token_ids, base, certain)
             missing = missing[: max(0, lease.capacity - len(lease.held))]
-        size = PIECE if self._local.is_behind else max(1, len(missing))
+        size = READ_AT_ONCE if self._local.is_behind else max(1, len(missing))
         for start in range(0, len(missing), size):
             yield Step(missing[start : start + size], 0, certain=certain)
             self._local.read()

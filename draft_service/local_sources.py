@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from outrider.distribution import certain
 from outrider.drafters.copying import CopySource
 from outrider.drafters.ngram_source import NgramSource
-from outrider.drafters.source import Decided, Proposal, Scored, Source
+from outrider.drafters.source import READ_AT_ONCE, Decided, Proposal, Scored, Source
 from outrider.drafters.suffix import SuffixSource
 from outrider.engine.guesser import Guess
 from outrider.errors import InvalidConfig
@@ -37,9 +37,6 @@ decode, r about 1.7 in such a decode and w about 2, that leaves .55 to .62.
 
 ALONE = 0.0
 """The same where there is no model: the orchestrator decides what is worth a row, as ever."""
-
-PIECE = 1024
-"""Tokens of a text that are read at once; they take some milliseconds."""
 
 _SCORED = 8
 """Tokens of a proposal that are compared with the text, whether they are drafted or not."""
@@ -141,7 +138,7 @@ class LocalSources:
             self._begin()
         self._text = text
 
-    def read(self, count: int = PIECE) -> None:
+    def read(self, count: int = READ_AT_ONCE) -> None:
         """Let the sources take in at most so many tokens of the text."""
         if not self._sources or not self.is_behind:
             return

@@ -38,8 +38,6 @@ MOST_KNOWN = 4
 """Vocabularies that are kept: those of open sessions, and those that were used last."""
 
 _MEASURING = b"what is translated"  # no session id: those have 16 bytes
-_TRIES = 3  # to measure on an engine that has no room
-_RETRY_SECONDS = 10.0  # until a vocabulary may be sent that there was no place for
 
 _LEVELS = {
     Level.TOKENS: messages.TRANSLATION_LEVEL_TOKENS,
@@ -137,7 +135,7 @@ class Translations:
             return
         unused = next((key for key in self._known if not self._open[key]), None)
         if unused is None:
-            raise EngineBusy("open sessions use all vocabularies that are known", _RETRY_SECONDS)
+            raise EngineBusy("open sessions use all vocabularies that are known")
         del self._known[unused]
 
     async def _learned(
@@ -178,17 +176,14 @@ class Translations:
             rows = yield Step(lease.reconcile(ids, len(ids)), len(ids))
             return mean_shared_mass(translation, rows)
 
-        for _ in range(_TRIES):
-            try:
-                # Idle sessions give way to it: their caches stay full while nobody else comes.
-                ticket = self._host.submit(_MEASURING, measure, room=len(ids))
-                mass: float = await asyncio.wrap_future(ticket.future)
-            except (EngineBusy, RoundSuperseded, ContextExhausted):
-                await asyncio.sleep(0.1)
-                continue
-            self._host.forget(_MEASURING)
-            return mass
-        return covered
+        try:
+            # Idle sessions give way to it: their caches stay full while nobody else comes.
+            ticket = self._host.submit(_MEASURING, measure, room=len(ids))
+            mass: float = await asyncio.wrap_future(ticket.future)
+        except (EngineBusy, RoundSuperseded, ContextExhausted):
+            return covered
+        self._host.forget(_MEASURING)
+        return mass
 
 
 class Lesson:

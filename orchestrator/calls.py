@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from orchestrator.link import Backoff
+from orchestrator.link import FIRST_PAUSE, Backoff
 from orchestrator.streams import is_cancelled, is_too_large, model_changed
 from orchestrator.targets import PooledTarget, TargetWatch
 from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
@@ -45,7 +45,6 @@ _RESTARTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _FAILED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED)
 """What a call ends with that went wrong at its target, and need not do so again."""
 
-_SEEN_SECONDS = 0.05  # until it shows that a target is lost
 _EARLY_SECONDS = 0.5  # before the deadline: a call that ends with it sooner was ended by its target
 _MOST_EMPTY = 64  # parts of a stream in a row that have nothing in them
 
@@ -371,7 +370,7 @@ class _Attempts:
         """Return the seconds until the next attempt."""
         if error.code() in _RESTARTED:
             # Its state is seen a moment late: without the pause this would not wait at all.
-            return _SEEN_SECONDS
+            return FIRST_PAUSE
         pause = self._backoff.next()
         if _is_busy(error):
             self._target.note_busy(pause)

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.attempts import Attempts
 from orchestrator.event_queue import EventQueue
 from orchestrator.leases import Lease
-from orchestrator.link import Backoff, Link
+from orchestrator.link import FIRST_PAUSE, Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted, Peer
@@ -32,9 +32,6 @@ from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2
 from outrider.wire_checks import within
-
-RETRY_SECONDS = 0.1
-"""Between two looks for a peer while none is usable."""
 
 
 class DraftSide:
@@ -91,7 +88,7 @@ class DraftSide:
         if not self._generation.plan.control.speculation.drafts:
             return
         if self._pool.may_have_draft and not self._open_besides(*self._refusing):
-            self._events.after(RETRY_SECONDS, self.open)
+            self._events.after(FIRST_PAUSE, self.open)
 
     def open_if_needed(self) -> None:
         """Open the stream that was put off, where something is wanted of a draft by now."""

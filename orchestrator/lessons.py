@@ -8,13 +8,12 @@ from typing import Protocol
 from orchestrator.link import Backoff
 from orchestrator.peers import Hosted
 from outrider import handshake, logs
+from outrider.core.health import LONGEST_EJECTION
 from outrider.descriptions import check_learned
 from outrider.errors import InvalidRequest, VocabularyMismatch
 from outrider.request_scope import nobodys
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
 from outrider.vocabulary_pieces import vocabulary_key
-
-_LONGEST_PAUSE = 60.0  # s; a vocabulary has megabytes
 
 
 class Pupil(Protocol):
@@ -81,7 +80,7 @@ class Lesson:
         self._task = asyncio.create_task(self._teach(its, target), context=nobodys())
 
     async def _teach(self, its: Hosted, target: Hosted) -> None:
-        backoff = Backoff(_LONGEST_PAUSE)
+        backoff = Backoff(LONGEST_EJECTION)
         while True:
             try:
                 learned = await self._draft.teach(self.key, target)

@@ -16,7 +16,9 @@ MOST_WAITING = 64
 """Messages that a peer may leave unread before it counts as lost."""
 
 _FULL_SECONDS = 0.01
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""s; before a second try, and between two later ones at most: eight are 13 s together."""
 
 
 class Link:
@@ -121,7 +123,7 @@ class Backoff:
 
     def next(self) -> float:
         """Return how long to wait before another try."""
-        longest = doubled(_FIRST_PAUSE, self.tries, self._longest)
+        longest = doubled(FIRST_PAUSE, self.tries, self._longest)
         self.tries += 1
         return longest * random.uniform(0.5, 1.0)
 

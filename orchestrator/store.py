@@ -18,13 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from outrider import logs
-from outrider.errors import InvalidConfig, StateUnavailable
+from outrider.errors import RETRY_SECONDS, InvalidConfig, StateUnavailable
 
 _MOST_STATEMENTS = 1024  # of one transaction at most: some 10 ms, for which a reader waits
 _PAUSE_SECONDS = 0.02  # between two transactions: what comes meanwhile shares the next one
-_RETRY_SECONDS = (
-    1.0  # after a write that failed; for a disk that is full seconds make no difference
-)
 _LOCK_SECONDS = 5.0  # for the process that had the file before to be gone
 _WAL_BYTES = 16 * 2**20  # the write-ahead log is cut to this once its pages are in the file
 
@@ -113,7 +110,7 @@ class Store:
                 await loop.run_in_executor(self._thread, self._apply, some)
             except sqlite3.Error as error:
                 self._note_failure(_words_of(error))
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._note_failure("")
             for _, _, stored in some:

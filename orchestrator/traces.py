@@ -18,7 +18,7 @@ from outrider.messages import Answer
 from outrider.tracing import Span
 from outrider.v1 import orchestrator_service_pb2 as messages
 
-_SINGLE = 8
+_MOST_SINGLE = 8
 """Rounds of a text that are spans of their own."""
 
 
@@ -93,7 +93,7 @@ class CompletionTrace:
             self._record("prompt", rounds, self.span)
             return
         self._count += 1
-        if self._count <= _SINGLE:
+        if self._count <= _MOST_SINGLE:
             self._record("round", rounds, self.span)
             return
         self._gather(rounds)

@@ -29,6 +29,9 @@ from __future__ import annotations
 
 from typing import Self
 
+RETRY_SECONDS = 1.0
+"""s; after which a caller may ask again where nothing says when there will be room."""
+
 
 class OutriderError(Exception):
     """The base; never raised itself. `metadata` holds every variable of the message."""
@@ -142,7 +145,7 @@ class EngineBusy(OutriderError):
     reason = "ENGINE_BUSY"
     status = "RESOURCE_EXHAUSTED"
 
-    def __init__(self, message: str, retry_seconds: float) -> None:
+    def __init__(self, message: str, retry_seconds: float = RETRY_SECONDS) -> None:
         super().__init__(message, retrySeconds=retry_seconds)
         self.retry_seconds = retry_seconds
 

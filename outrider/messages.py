@@ -37,6 +37,10 @@ MAX_SCORES = 64
 """Tokens of a text that is scored, in one message; with 128 alternatives each they take a reader
 some 20 ms."""
 
+FRAME_TOKENS, FRAME_SECONDS = 4, 0.005
+"""A frame has so many tokens, or is sent so long after its first one, unless an order says how
+many: a message takes a few ms of the network and of a processor."""
+
 MAX_LINES = 8
 """Lines that a draft keeps for one session at most, the one it would write by itself included."""
 

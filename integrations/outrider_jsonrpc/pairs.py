@@ -117,7 +117,7 @@ class Pairs:
         services load, so that nobody knows whether they are meant.
         """
         if self.is_loading or self._deciding.locked():
-            raise EngineBusy("another init is in progress", 1.0)
+            raise EngineBusy("another init is in progress")
         async with self._deciding:
             if not wanted.model and not wanted.draft_model:
                 self.failure = None

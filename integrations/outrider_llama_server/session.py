@@ -22,8 +22,6 @@ Outcome = PositionPastCache | ContextExhausted | EngineBusy
 Write = Callable[[messages.DraftResponse], Awaitable[None]]
 WriteOutcome = Callable[[int, Outcome], messages.DraftResponse]
 
-_RETRY_SECONDS = 1.0
-
 
 class Session:
     """One open stream: each order replaces the one before; frames go out as they come.
@@ -102,7 +100,7 @@ class Session:
         except PeerUnavailable as error:
             if order is self._order:
                 self._order = None
-                await write(self._outcome(order.number, EngineBusy(str(error), _RETRY_SECONDS)))
+                await write(self._outcome(order.number, EngineBusy(str(error))))
             return
         if said is None:  # the line is another one by now
             return

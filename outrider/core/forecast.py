@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
+from outrider.messages import FRAME_SECONDS, FRAME_TOKENS
+
 _CATCHING_UP = 4  # verifies after a miss: later ones have as many tokens as they want
 _ALL = 1 << 20  # of the tokens of a line
-_AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
 _JUST_IN_TIME = 0.1
 """Of a decode: what is due less than that before its end may miss it."""
 _FEW = 0.01  # of the tokens: not worth a split
@@ -89,7 +90,7 @@ def frame_size(token_time: float) -> int:
 
     It looks at their age with each new one.
     """
-    return min(_AHEAD_TOKENS, 1 + math.ceil(_AHEAD_SECONDS / max(1e-4, token_time)))
+    return min(FRAME_TOKENS, 1 + math.ceil(FRAME_SECONDS / max(1e-4, token_time)))
 
 
 def forecasts(conditions: Conditions, n_max: int, run_ahead: bool | None) -> list[Forecast]:

@@ -13,11 +13,8 @@ from outrider.core.control import Control
 from outrider.core.counts import SourceCounts
 from outrider.core.draft_line import Line
 from outrider.core.rates import Acceptance
-from outrider.drafters.source import NOTHING, Proposal, Scored, Source
+from outrider.drafters.source import NOTHING, READ_AT_ONCE, Proposal, Scored, Source
 from outrider.messages import MAX_DRAFT
-
-_READ_AT_ONCE = 256
-"""Tokens of a prompt that the sources read before others have their turn: some milliseconds."""
 
 _HOPEFUL, _SOON = 0.5, 16
 """Where a token had such a chance, one is likely to come again within so many tokens."""
@@ -86,7 +83,7 @@ class LocalDrafters:
 
         A long prompt is read in pieces, for the sake of others on the same event loop.
         """
-        news = committed[self._read_count : self._read_count + _READ_AT_ONCE]
+        news = committed[self._read_count : self._read_count + READ_AT_ONCE]
         if not self._drafters or not news:
             return False
         written = news[max(0, self._prompt_count - self._read_count) :]

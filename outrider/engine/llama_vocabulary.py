@@ -135,7 +135,7 @@ def _call(action: Callable[[], T], stack_bytes: int) -> T:
         try:
             thread.start()
         except RuntimeError:
-            raise EngineBusy(f"no memory for a stack of {stack_bytes} bytes", 1.0) from None
+            raise EngineBusy(f"no memory for a stack of {stack_bytes} bytes") from None
         finally:
             threading.stack_size(before)
     return result.result()
