@@ -22,13 +22,9 @@ from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.speculation import Policy, Speculation
 
-_LOOKAHEAD = 48
-"""Tokens that a draft may be ahead of the next round, at most."""
 _FORECAST_ROUNDS, _FORECAST_SECONDS = 8, 0.2
 """Rounds and seconds that a forecast stands, whichever are over first: making one takes .15 ms on a
 Zen 5, and eight rounds of many rows that were in vain are a second of a slow target."""
-_OTHER_LOAD = 1.25
-"""Times as many sessions in a decode as forecast, from which on the forecast is made anew."""
 CLEARLY = 1.05
 """Times the target's own rate, from which on a draft is used: forecasts are right to some percent
 on the virtual clock, and what gains nothing costs others' rows and the draft's machine."""
@@ -72,7 +68,7 @@ class Control(ABC):
         self._written = self._rounds = 0
         self._text_length = 0  # in tokens, prompt included
         self._forecast: Forecast | None = None  # made again every few rounds
-        self._forecast_round, self._forecast_time, self._forecast_sessions = 0, 0.0, 1.0
+        self._forecast_round, self._forecast_time = 0, 0.0
         self._round_times: list[float] = []  # by draft tokens, as of the newest forecast
         self.pair, self.costs, self.rates = pair, pair.costs, pair.rates
         self._begin_at_target()
@@ -282,14 +278,12 @@ class Control(ABC):
     @property
     def forecast(self) -> Forecast:
         """The way to speculate that is best by what is known, and what it yields."""
-        sessions = self.costs.sessions_together
-        is_other_load = not 1 / _OTHER_LOAD < sessions / self._forecast_sessions < _OTHER_LOAD
         passed = (self.last_time or 0.0) - self._forecast_time
         rounds = 1 if passed >= _FORECAST_SECONDS else _FORECAST_ROUNDS
         is_old = self._rounds >= self._forecast_round + rounds
-        if self._forecast is None or is_old or is_other_load:
-            self._forecast_round, self._forecast_sessions = self._rounds, sessions
-            self._forecast_time, self._round_times = self.last_time or 0.0, []
+        if self._forecast is None or is_old:
+            self._forecast_round, self._forecast_time = self._rounds, self.last_time or 0.0
+            self._round_times = []
             self._forecast = self._best()
         return self._forecast
 
@@ -448,7 +442,7 @@ class Control(ABC):
         ahead_time = self.rates.latency.value + self.decode_seconds(count + 1)
         wanted = count + 1 + math.ceil(ahead_time / max(self.rates.token_time.value, 1e-4))
         mean = min(0.98, max(0.02, self.acceptance.mean))
-        return max(2, min(_LOOKAHEAD, wanted, math.ceil(math.log(HOPELESS) / math.log(mean))))
+        return max(2, min(wanted, math.ceil(math.log(HOPELESS) / math.log(mean))))
 
     def _overtaken(self) -> int:
         """Return the tokens decoded plainly until a draft comes."""

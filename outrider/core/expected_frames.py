@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from outrider.core.rates import DraftRates
 
-_TEXT = 32
-"""Tokens of a text of which it is noticed that they were not cached."""
-_LEAST_READ = 0.2
-"""Of what a token of a text takes as measured at load: less was cached, not read."""
-_LATENCY_RISE = 0.002
-"""Seconds beside twice of what is known, at once: a first answer may meet anything."""
-
-
 class ExpectedFrames:
     """The orders that a draft has not answered, and the frame that is expected next.
 
@@ -62,7 +54,7 @@ class ExpectedFrames:
         if seconds > 0.0:
             self._note_token_time(rates, seconds, count, is_first)
         if is_first and way is not None:
-            rates.latency.note(way, rates.latency.value + _LATENCY_RISE)
+            rates.latency.note(way)
         self.due = now + self._size * rates.token_time.value
 
     def note_better(
@@ -98,9 +90,8 @@ class ExpectedFrames:
     ) -> None:
         """Learn what a token of a frame took, or of the text that was read before the first.
 
-        That is what took most of the time. A text may have been cached: less than half of what
-        reading took before is not believed at once, nor so little that a text which was read would
-        be taken for slow tokens.
+        That is what took most of the time. A text may have been cached: of what reading a token
+        took before, half is the least that is taken in at once.
         """
         loaded, token_time, read_time = rates.loaded_token_time, rates.token_time, rates.read_time
         if not loaded:
@@ -108,13 +99,13 @@ class ExpectedFrames:
             return
         read = max(0, self._reading - 1) if is_first else 0
         reading, drafting = read * read_time.value, count * token_time.value
-        was_read = read >= _TEXT and seconds > 2.0 * max(drafting, count * loaded)
+        was_read = read > 0 and seconds > 2.0 * max(drafting, count * loaded)
         if reading <= count * loaded and not was_read:
             own = max(seconds - reading, min(seconds, count * loaded))
             token_time.note(own / count, token_time.value)
         else:
-            least = max(0.5 * read_time.value, _LEAST_READ * read_time.prior)
-            read_time.note(max((seconds - drafting) / read, least), read_time.value)
+            its = max((seconds - drafting) / read, 0.5 * read_time.value)
+            read_time.note(its, read_time.value)
 
     def line_agrees(self, end: int) -> None:
         """The line agrees with the text and reaches to `end`; it answers the orders up to there."""

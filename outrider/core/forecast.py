@@ -19,11 +19,6 @@ from itertools import pairwise
 
 from outrider.messages import FRAME_SECONDS, FRAME_TOKENS
 
-_CATCHING_UP = 4  # verifies after a miss: later ones have as many tokens as they want
-_ALL = 1 << 20  # of the tokens of a line
-_JUST_IN_TIME = 0.1
-"""Of a decode: what is due less than that before its end may miss it."""
-_FEW = 0.01  # of the tokens: not worth a split
 
 
 class Mode(Enum):
@@ -132,7 +127,7 @@ def _splits(conditions: Conditions) -> Iterator[tuple[int, float, float, float]]
         left -= share
         accepted -= share * chance
         sure_share = left / whole
-        if share and _FEW < sure_share < 1.0 - _FEW:
+        if share and left > 0.0:
             # The mean over all tokens is known better than what each confidence is worth.
             sure = min(0.99, accepted / left * a * whole / mean)
             unsure = max(0.0, (a - sure_share * sure) / (1.0 - sure_share))
@@ -217,13 +212,10 @@ def no_wait(conditions: Conditions, n_max: int) -> Forecast:
     step = conditions.decode(0)
     first = conditions.latency + conditions.first_frame * conditions.token_time
     steps = max(1, math.ceil(first / step))
-    missed = max(0.0, 1.0 - (steps - first / step) / _JUST_IN_TIME)  # the chance of one more
-    stands = conditions.acceptance  # each token decoded meanwhile has to be the line's own
-    chance = stands**steps * (1.0 - missed + missed * stands)
-    mean, usual = steps + missed, round(steps + missed)
+    chance = conditions.acceptance**steps  # each token decoded meanwhile has to be the line's own
 
     def miss(rate: float, worth: float) -> Miss:
-        return Miss(0, mean, mean * step, chance, usual)
+        return Miss(0, steps, steps * step, chance, steps)
 
     return _renew(Mode.NO_WAIT, conditions, n_max, miss)
 
@@ -266,7 +258,7 @@ def _catching_up(
     """
     passed, used, chance = after.time, after.used, after.chance
     tokens = time = 0.0
-    for _ in range(_CATCHING_UP):
+    for _ in range(hit_length):
         ready = _sent(conditions, passed) - used
         if ready >= hit_length:
             break
@@ -282,9 +274,7 @@ def _catching_up(
 def _sent(conditions: Conditions, passed: float) -> int:
     """Return how much of a line has come after so many seconds since it was ordered."""
     frame = conditions.first_frame
-    time = frame * conditions.token_time
-    if time <= 0.0:
-        return _ALL
+    time = frame * max(1e-6, conditions.token_time)
     return frame * max(0, int((passed - conditions.latency) / time + 1e-9))
 
 

@@ -99,7 +99,7 @@ def test_texts_that_were_cached_do_not_make_others_look_like_slow_tokens() -> No
             frames = ExpectedFrames()
             frames.note_order(its, 1.0, 1001, size=2, reading=1001)
             frame(frames, its, 3.0, 1001, seconds=seconds)
-            assert 0.0002 <= its.read_time.value < 0.0011
+            assert its.read_time.value < 0.0011
             assert its.token_time.value < 0.0055
     assert its.read_time.value == pytest.approx(0.001, rel=0.1)
 

@@ -14,6 +14,7 @@ from orchestrator.first_estimates import process_of
 from orchestrator.lessons import Lesson
 from orchestrator.peers import DialledPeer, Hosted
 from outrider.descriptions import check_learned
+from outrider.core.health import LONGEST_EJECTION
 from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
@@ -83,7 +84,7 @@ async def test_what_failed_is_sent_again_after_longer_and_longer_pauses(
 ) -> None:
     pupil = Pupil(*[PeerUnavailable("it is away")] * 12)
     pauses = await taught(pupil, monkeypatch)
-    longest = [min(60.0, 0.1 * 2**i) for i in range(12)]
+    longest = [min(LONGEST_EJECTION, 0.1 * 2**i) for i in range(12)]
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
 
 
