@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from outrider.core.rates import Acceptance
 from outrider.distribution import certain
 from outrider.drafters.copying import CopySource
 from outrider.drafters.ngram_source import NgramSource
-from outrider.drafters.source import READ_AT_ONCE, Decided, Proposal, Scored, Source
+from outrider.drafters.source import READ_AT_ONCE, Proposal, Scored, Source
 from outrider.drafters.suffix import SuffixSource
 from outrider.engine.guesser import Guess
 from outrider.errors import InvalidConfig
-from outrider.messages import Rule, SessionParameters
+from outrider.messages import FRAME_TOKENS, Rule, SessionParameters
 from outrider.speculation import MODEL
 
 SOURCES: Mapping[str, Callable[[], Source]] = {
@@ -38,9 +39,6 @@ decode, r about 1.7 in such a decode and w about 2, that leaves .55 to .62.
 ALONE = 0.0
 """The same where there is no model: the orchestrator decides what is worth a row, as ever."""
 
-_SCORED = 8
-"""Tokens of a proposal that are compared with the text, whether they are drafted or not."""
-
 
 def read_names(text: str) -> tuple[str, ...]:
     """Return the sources that a list such as `suffix` or `lookup` names. Raises InvalidConfig.
@@ -58,41 +56,9 @@ def read_names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Calibration:
-    """How often a source's tokens stood, by how sure it was; of all sessions, the latest most.
-
-    Until some were seen, the square of what the source claims: over documents and over code that
-    is within .1 of what the suffix source's tokens did; the n-grams' do better.
-    """
-
-    _EDGES = (128, 180, 198, 215, 230, 244)  # of 255: matches of 2, 3, 4, 6, 10 and 23 tokens
-    _MEMORY = 0.98
-    _PRIOR = 8.0  # tokens
-
-    def __init__(self) -> None:
-        self._stood = [0.0] * (len(self._EDGES) + 1)
-        self._tried = [0.0] * (len(self._EDGES) + 1)
-
-    def note(self, decided: Decided) -> None:
-        """Take in what became of proposed tokens."""
-        for i, confidence in enumerate(decided.confidences):
-            bin_ = self._bin(confidence)
-            self._stood[bin_] = self._MEMORY * self._stood[bin_] + (i < decided.accepted)
-            self._tried[bin_] = self._MEMORY * self._tried[bin_] + 1.0
-
-    def chance(self, confidence: int) -> float:
-        """Return the chance that a token of this confidence stands if those before it do."""
-        bin_ = self._bin(confidence)
-        claimed = (confidence / 255) ** 2
-        return (self._stood[bin_] + self._PRIOR * claimed) / (self._tried[bin_] + self._PRIOR)
-
-    def _bin(self, confidence: int) -> int:
-        return sum(confidence >= edge for edge in self._EDGES)
-
-
-def calibrations(names: Iterable[str]) -> dict[str, Calibration]:
-    """Return a calibration for each source, to share between the sessions of one thread."""
-    return {name: Calibration() for name in names}
+def acceptances(names: Iterable[str]) -> dict[str, Acceptance]:
+    """Return what is known of each source, to share between the sessions of one thread."""
+    return {name: Acceptance.of_source(name) for name in names}
 
 
 class LocalSources:
@@ -104,9 +70,9 @@ class LocalSources:
     """
 
     def __init__(
-        self, session: SessionParameters, known: Mapping[str, Calibration], least: float
+        self, session: SessionParameters, known: Mapping[str, Acceptance], least: float
     ) -> None:
-        """`known` are the sources' calibrations by name; tokens below `least` are kept back."""
+        """`known` says by name how good the sources are; tokens below `least` are kept back."""
         self._session = session
         self._known = known
         # Surely so many times as likely as the next best is what leaves all others so little.
@@ -114,7 +80,7 @@ class LocalSources:
         self._least = max(least, session.min_probability, share)
         self._text: Sequence[int] = []
         self._read_count = 0  # of the text, by the sources
-        self._sources: list[tuple[Calibration, Scored]] = []
+        self._sources: list[tuple[Acceptance, Scored]] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -143,28 +109,29 @@ class LocalSources:
         if not self._sources or not self.is_behind:
             return
         token_ids = self._text[self._read_count : self._read_count + count]
-        for calibration, source in self._sources:
-            calibration.note(source.append(token_ids))
+        for acceptance, source in self._sources:
+            decided = source.append(token_ids)
+            acceptance.note(decided.confidences, decided.accepted)
         self._read_count += len(token_ids)
         if not self.is_behind:
             for _, source in self._sources:
-                source.propose(_SCORED)  # so that every token is scored, drafted or not
+                source.propose(FRAME_TOKENS)  # so that every token is scored, drafted or not
 
     def propose(self, count: int, after: Sequence[int] = ()) -> list[Guess]:
         """Return at most `count` tokens after the text followed by `after`."""
         if self.is_behind:
             return []
         proposals = [
-            self._likely(calibration, source.propose(count, after))
-            for calibration, source in self._sources
+            self._likely(acceptance, source.propose(count, after))
+            for acceptance, source in self._sources
         ]
         return [self._guess(*each) for each in max(proposals, key=_worth, default=[])]
 
-    def _likely(self, calibration: Calibration, proposal: Proposal) -> list[tuple[int, float]]:
+    def _likely(self, acceptance: Acceptance, proposal: Proposal) -> list[tuple[int, float]]:
         """Return the tokens with their chances, up to the first that is not likely enough."""
         likely = []
         for token_id, confidence in zip(proposal.token_ids, proposal.confidences, strict=True):
-            chance = calibration.chance(confidence)
+            chance = acceptance.chance(confidence)
             if chance < self._least or token_id >= self._session.vocabulary:
                 break
             likely.append((token_id, chance))

@@ -14,7 +14,7 @@ import grpc
 
 from draft_service.drafter import Drafter
 from draft_service.helpers import Helpers
-from draft_service.local_sources import INSTEAD, LocalSources, calibrations
+from draft_service.local_sources import INSTEAD, LocalSources, acceptances
 from draft_service.own_prompts import OwnPromptReader, own_prompt_ids
 from draft_service.translating import (
     MOST_FOR_EACH,
@@ -87,7 +87,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         drafters: Sequence[str] = (),
     ) -> None:
         super().__init__(host, alias)
-        self._calibrations = calibrations(drafters)  # the engine's thread alone uses them
+        self._acceptances = acceptances(drafters)  # the engine's thread alone uses them
         self._model: Model | None = None
         self._support = support
         self._tail = tail
@@ -165,7 +165,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         guess, translator = await asyncio.to_thread(self._guessers, opening, learned, reader)
         # Under rejection the model drafts alone. If sources continued after a token that it drew,
         # that would be sent sooner than another, so that it would decide if it comes in time.
-        known = {} if opening.rule is Rule.REJECTION else self._calibrations
+        known = {} if opening.rule is Rule.REJECTION else self._acceptances
         local = LocalSources(opening, known, INSTEAD)
         ends = self._ends
         if learned is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from outrider.core.rates import OWN_GAP, DraftRates, Mean
+from outrider.core.rates import DraftRates, Mean
 from outrider.core.target_costs import Pair, TargetCosts, credit_for
 from outrider.costs import CostTable, Point, RejectionCost
 from outrider.messages import MAX_LINES
@@ -70,7 +70,7 @@ def costs_of_target(target: Described, generation_count: int) -> TargetCosts:
             costs.own = DraftRates(
                 token_time=Mean(own.token_milliseconds / 1e3),
                 read_time=Mean(own.read_milliseconds / 1e3),
-                latency=Mean(OWN_GAP),
+                latency=Mean(0.0),
             )
         costs.credit = credit_for(costs.decode_seconds(1), target.round_trip)
     return costs

@@ -219,7 +219,7 @@ class Control(ABC):
 
         That belongs to the target: it does not change with the draft.
         """
-        unknown = Acceptance.trusting(goes_by_matches=source in ("suffix", "ngram", "past"))
+        unknown = Acceptance.of_source(source)
         over_all = self.costs.sources.setdefault((self.rule, source), unknown)
         return Acceptance(over_all), over_all
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outrider.core.rates import DraftRates
 
+
 class ExpectedFrames:
     """The orders that a draft has not answered, and the frame that is expected next.
 

@@ -20,7 +20,6 @@ from itertools import pairwise
 from outrider.messages import FRAME_SECONDS, FRAME_TOKENS
 
 
-
 class Mode(Enum):
     """How the target and the draft take turns."""
 

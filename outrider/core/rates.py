@@ -6,9 +6,8 @@ Everything that was learned can be unlearned, since newer values outweigh older 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from outrider.core.forecast import frame_size
 from outrider.messages import Rule
@@ -19,18 +18,19 @@ FIRST_PROBE = 16
 _UNKNOWN = (4.0, 5.0)
 """Accepted of tried: high, so that a new draft is used at once, and of so many that the first good
 rounds are not taken for a draft that is always right."""
-_UNKNOWN_SOURCE = (0.8, 2.0)
-"""The same of a source without a model."""
-OWN_GAP = 0.0004
-"""Seconds of a target's work between two decodes more where its own draft drafts, before that is
-known: what it adds is often sent at once, and the event loop then takes the interpreter."""
+
+_MEMORY = 0.99
+"""Of the counts that is kept with each token, so that they are of the last 100, about: with .97 a
+source that copies a long stretch promises no end at all, and drafts gain nothing."""
+
+_PRIOR = 8.0
+"""Tokens that what is expected of a confidence counts for; with 4 and 12 the same, within 1 %."""
 
 
 class Mean:
     """A mean of the latest values, weighted exponentially; `prior` until there is one."""
 
     _MOST = 10.0  # values that a new one is weighed against
-    _FADING = 0.005  # towards the prior, with each round in which nothing was seen
     _HALF_LIFE = 2.0 * FIRST_PROBE  # decodes without a value, after which it counts for half
 
     def __init__(self, prior: float) -> None:
@@ -47,15 +47,18 @@ class Mean:
 
     def doubt(self, decodes: float) -> None:
         """Let the next values count for more after so many decodes without one."""
-        self._known *= 0.5 ** (decodes / self._HALF_LIFE)
+        self._known *= self._kept(decodes)
 
     def fade(self) -> None:
-        """Fall back towards the prior, since nothing was seen; the next values count for more.
+        """Fall back towards the prior after a decode without a value; the next ones count for more.
 
         So a high value does not keep away for good what would show that it is lower now.
         """
-        self._known *= 1.0 - self._FADING
-        self.value -= max(0.0, self.value - self.prior) * self._FADING
+        self.doubt(1.0)
+        self.value = min(self.value, self.prior + self._kept(1.0) * (self.value - self.prior))
+
+    def _kept(self, decodes: float) -> float:
+        return 0.5 ** (decodes / self._HALF_LIFE)
 
 
 class Acceptance:
@@ -65,29 +68,27 @@ class Acceptance:
     rejected one of a round (a censored geometric sample). Older rounds fade.
     """
 
-    _EDGES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 244, 253)
-    """Confidences in 1/255 at which another bin begins."""
-    _MEMORY = 0.97
-    """Of the counts that is kept with each token: the mean is of the last 33, about."""
-    _LONG_MEMORY = 0.99
-    """The same of how many tokens there are by confidence; and of all counts of a source without a
-    model, which drafts more than 33 at once: a long copied stretch would promise no end at all."""
-    _SHRINKAGE = 4.0
-    """Tokens that the mean counts for in each bin."""
-    _CERTAIN = 30.0
-    """Tokens from which on the mean is believed as it is."""
-    _TRUSTED = 12.0
-    """Tokens that what a source says of itself counts for in each bin."""
+    _EDGES = (*(1 << i for i in range(8)), *(256 - (1 << i) for i in reversed(range(7))))
+    """Confidences in 1/255 at which another bin begins: each is half as far from certainty."""
 
-    def __init__(self, before: Acceptance | None = None, weight: float = 12.0) -> None:
-        """Start as `before` ended, as if that had been at most `weight` tokens."""
+    def __init__(
+        self,
+        before: Acceptance | None = None,
+        weight: float = 12.0,
+        claimed: Callable[[float], float] | None = None,
+    ) -> None:
+        """Start as `before` ended, as if that had been at most `weight` tokens.
+
+        `claimed` returns the chance of a token before some were seen, by its confidence in [0, 1];
+        None: of that nothing is known but the mean of all tokens.
+        """
         bins = len(self._EDGES) + 1
         self._accepted, self._tried = [0.0] * bins, [0.0] * bins
         self._seen = [0.0] * bins
         self._all_accepted, self._all_tried = _UNKNOWN
-        self._memory = self._MEMORY
+        self._claimed = claimed
         if before is not None:
-            self._memory = before._memory
+            self._claimed = before._claimed
             share = min(1.0, weight / before._all_tried)
             self._accepted = [share * count for count in before._accepted]
             self._tried = [share * count for count in before._tried]
@@ -96,22 +97,15 @@ class Acceptance:
             self._all_tried = share * before._all_tried
 
     @classmethod
-    def trusting(cls, goes_by_matches: bool) -> Acceptance:
-        """Return what is known of a source of which only its own confidences speak.
+    def of_source(cls, name: str) -> Acceptance:
+        """Return what is known of a source without a model before it proposed anything.
 
         One that goes by matches and says c is right with c squared, about: in texts and code .15
         to .27 of the tokens after a match of one (.5) stand, .35 to .55 of two (.67), .72 to .80
         of six to nine.
         """
-        new = cls()
-        new._memory = cls._LONG_MEMORY
-        edges = (0, *cls._EDGES, 256)
-        power = 2.0 if goes_by_matches else 1.0
-        chances = [((low + high) / 512) ** power for low, high in pairwise(edges)]
-        new._tried = [cls._TRUSTED] * len(chances)
-        new._accepted = [cls._TRUSTED * chance for chance in chances]
-        new._all_accepted, new._all_tried = _UNKNOWN_SOURCE
-        return new
+        power = 2.0 if name in ("suffix", "ngram", "past") else 1.0
+        return cls(claimed=lambda confidence: confidence**power)
 
     @property
     def mean(self) -> float:
@@ -121,8 +115,7 @@ class Acceptance:
         uncertainty).
         """
         mean = (self._all_accepted + 0.1) / (self._all_tried + 0.2)
-        doubt = max(0.0, self._all_tried**-0.5 - self._CERTAIN**-0.5)
-        error = 0.5 * (mean * (1.0 - mean)) ** 0.5 * doubt
+        error = 0.5 * (mean * (1.0 - mean) / self._all_tried) ** 0.5
         return mean if self.is_untried else min(0.99, mean + error)
 
     @property
@@ -135,19 +128,18 @@ class Acceptance:
         for i, confidence in enumerate(confidences):
             stood = float(i < accepted)
             bin_ = self._bin(confidence)
-            self._accepted[bin_] = self._memory * self._accepted[bin_] + stood
-            self._tried[bin_] = self._memory * self._tried[bin_] + 1.0
-            self._seen = [self._LONG_MEMORY * count for count in self._seen]
+            self._accepted[bin_] = _MEMORY * self._accepted[bin_] + stood
+            self._tried[bin_] = _MEMORY * self._tried[bin_] + 1.0
+            self._seen = [_MEMORY * count for count in self._seen]
             self._seen[bin_] += 1.0
-            self._all_accepted = self._memory * self._all_accepted + stood
-            self._all_tried = self._memory * self._all_tried + 1.0
+            self._all_accepted = _MEMORY * self._all_accepted + stood
+            self._all_tried = _MEMORY * self._all_tried + 1.0
 
     def chance(self, confidence: int) -> float:
-        """Return the chance of a token of this confidence, drawn towards the mean."""
+        """Return the chance of a token of this confidence, drawn towards what is expected of it."""
         bin_ = self._bin(confidence)
-        return (self._accepted[bin_] + self._SHRINKAGE * self.mean) / (
-            self._tried[bin_] + self._SHRINKAGE
-        )
+        expected = self._claimed(confidence / 255) if self._claimed else self.mean
+        return (self._accepted[bin_] + _PRIOR * expected) / (self._tried[bin_] + _PRIOR)
 
     @property
     def confidences(self) -> list[tuple[int, float, float]]:

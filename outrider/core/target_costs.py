@@ -21,7 +21,6 @@ from outrider.costs import (
 from outrider.messages import Rule, ServiceTime
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
-_GAP = 0.0001  # seconds of a target's own work between two decodes, before it is known
 FIRST_CREDIT, MOST_CREDIT = 64, 512
 """Tokens that a target may write by itself: at first, and at most.
 
@@ -83,7 +82,7 @@ class TargetCosts:
     """Of a round that the target waits for, what neither its decode nor those before explain."""
     queue: Mean = field(default_factory=lambda: Mean(0.0))
     """What such a round waits for others' decodes."""
-    gap: Mean = field(default_factory=lambda: Mean(_GAP))
+    gap: Mean = field(default_factory=lambda: Mean(0.0))
     """Of its own work between two decodes where it writes by itself, as it says: news of them comes
     late and several at once, so when they come says nothing of a few milliseconds."""
     sharing: Mean = field(default_factory=lambda: Mean(1.0))

@@ -17,7 +17,7 @@ from outrider.core.actions import Commit, End, Wake
 from outrider.core.counts import Counts
 from outrider.core.generation import Generation
 from outrider.core.plan import Plan
-from outrider.core.rates import OWN_GAP, DraftRates, Mean
+from outrider.core.rates import DraftRates, Mean
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
@@ -322,7 +322,7 @@ def known_pair(models: Models) -> Pair:
         costs.own = DraftRates(
             token_time=Mean(models.own_token),
             read_time=Mean(models.read_time),
-            latency=Mean(OWN_GAP),
+            latency=Mean(0.0),
         )
     rates = DraftRates(
         token_time=Mean(reported),

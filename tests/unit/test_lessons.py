@@ -13,8 +13,8 @@ from orchestrator import lessons
 from orchestrator.first_estimates import process_of
 from orchestrator.lessons import Lesson
 from orchestrator.peers import DialledPeer, Hosted
-from outrider.descriptions import check_learned
 from outrider.core.health import LONGEST_EJECTION
+from outrider.descriptions import check_learned
 from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages

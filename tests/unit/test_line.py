@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from draft_service.drafter import Drafter, Line, UnreadText
-from draft_service.local_sources import ALONE, INSTEAD, PIECE, LocalSources, calibrations
+from draft_service.local_sources import ALONE, INSTEAD, LocalSources, acceptances
+from outrider.drafters.source import READ_AT_ONCE
 from outrider.engine.cache import Session
 from outrider.engine.guesser import Guess, guesser
 from outrider.engine.job import Lease, Step
@@ -148,7 +149,7 @@ class Desk:
         self.steps: list[tuple[int, int]] = []  # tokens and rows of every decode
         self.opening = replace(opening(rule, sampling), **changes)  # type: ignore[arg-type]
         guess = guesser(self.model, self.opening, 256, 0.0)
-        local = LocalSources(self.opening, calibrations(drafters), INSTEAD)
+        local = LocalSources(self.opening, acceptances(drafters), INSTEAD)
         self.drafter = Drafter(self.opening, guess, (EOS,), clock, local)
         self._number = 0
 
@@ -654,12 +655,16 @@ def test_a_correction_of_a_local_token_starts_the_line_over() -> None:
 
 
 def test_a_long_text_is_read_in_pieces_while_the_model_reads_it() -> None:
-    desk = with_suffixes(capacity=3 * PIECE, context=3 * PIECE)
-    text = [0, *random.Random(1).choices(range(4, 64), k=2 * PIECE)]
+    desk = with_suffixes(capacity=3 * READ_AT_ONCE, context=3 * READ_AT_ONCE)
+    text = [0, *random.Random(1).choices(range(4, 64), k=2 * READ_AT_ONCE)]
     text += text[5:25]
     frames = desk.order(Span(0, text), len(text) + 4)
     assert tokens(frames) == text[25:29], "what stood there before, once all was read"
-    assert [step for step, _ in desk.steps] == [PIECE, PIECE, len(text) - 1 - 2 * PIECE]
+    assert [step for step, _ in desk.steps] == [
+        READ_AT_ONCE,
+        READ_AT_ONCE,
+        len(text) - 1 - 2 * READ_AT_ONCE,
+    ]
 
 
 # no model
@@ -668,7 +673,7 @@ def test_a_long_text_is_read_in_pieces_while_the_model_reads_it() -> None:
 class NoCache:
     """What a session without a model holds."""
 
-    capacity = 4 * PIECE
+    capacity = 4 * READ_AT_ONCE
     held = ()
 
     def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
@@ -680,7 +685,7 @@ class LookupDesk:
 
     def __init__(self, rule: Rule = Rule.MATCH) -> None:
         session = opening(rule, GREEDY)
-        local = LocalSources(session, calibrations(["suffix"]), ALONE)
+        local = LocalSources(session, acceptances(["suffix"]), ALONE)
         self.drafter = Drafter(session, None, (EOS,), lambda: 0.0, local)
         self.pauses = 0
 
@@ -711,7 +716,7 @@ def test_without_a_model_a_line_that_agrees_is_extended() -> None:
 
 def test_without_a_model_a_long_text_is_read_at_once_with_pauses() -> None:
     desk = LookupDesk()
-    text = [0, *random.Random(1).choices(range(4, 64), k=3 * PIECE)]
+    text = [0, *random.Random(1).choices(range(4, 64), k=3 * READ_AT_ONCE)]
     text += text[5:25]
     assert tokens(desk.order(Span(0, text), len(text) + 4))[:4] == text[25:29]
     assert desk.pauses == 3

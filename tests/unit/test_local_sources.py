@@ -11,13 +11,11 @@ from draft_service.local_sources import (
     ALONE,
     INSTEAD,
     SOURCES,
-    Calibration,
     LocalSources,
+    acceptances,
     as_confidence,
-    calibrations,
     read_names,
 )
-from outrider.drafters.source import Decided
 from outrider.errors import InvalidConfig
 from outrider.messages import Rule, SessionParameters
 from outrider.sampling import GREEDY
@@ -37,7 +35,7 @@ WORDS = [12, 40, 7, 33, 21, 9, 50, 18]
 
 
 def sources(least: float = ALONE, **changes: Any) -> LocalSources:
-    return LocalSources(replace(SESSION, **changes), calibrations(["suffix"]), least)
+    return LocalSources(replace(SESSION, **changes), acceptances(["suffix"]), least)
 
 
 def proposed(local: LocalSources, text: list[int], count: int = 4) -> list[int]:
@@ -115,15 +113,15 @@ def test_it_goes_on_behind_tokens_that_are_not_committed() -> None:
 
 
 def test_of_several_sources_the_one_whose_tokens_are_likely_to_stand_is_taken() -> None:
-    known = calibrations(SOURCES)
+    known = acceptances(SOURCES)
     local = LocalSources(SESSION, known, ALONE)
     text = [*WORDS, *WORDS[:3]]
     assert proposed(local, text) == WORDS[3:7]
     for _ in range(50):
-        known["suffix"].note(Decided(bytes([191, 204, 212]), 0))
+        known["suffix"].note([191, 204, 212], 0)
     assert proposed(local, text)[:1] == WORDS[3:4], "the n-grams say so, too"
     for _ in range(50):
-        known["ngram"].note(Decided(bytes([170]), 0))
+        known["ngram"].note([170], 0)
     assert all(guess.confidence < 60 for guess in local.propose(1))
 
 
@@ -133,9 +131,9 @@ def test_of_several_sources_the_one_whose_tokens_are_likely_to_stand_is_taken() 
 def test_behind_an_edit_a_draft_goes_on_with_what_is_copied() -> None:
     file = [5 * i % 61 for i in range(40)]  # no token twice
     text = [*file, *file[:20], 62]  # in place of the next one
-    without = LocalSources(SESSION, calibrations(["suffix", "ngram"]), ALONE)
+    without = LocalSources(SESSION, acceptances(["suffix", "ngram"]), ALONE)
     assert proposed(without, text) == []
-    local = LocalSources(SESSION, calibrations(SOURCES), ALONE)
+    local = LocalSources(SESSION, acceptances(SOURCES), ALONE)
     assert proposed(local, text) == file[21:25]
 
 
@@ -170,23 +168,8 @@ def test_a_confidence_is_the_chance_and_under_shared_noise_its_odds(chance: floa
 # learning
 
 
-def test_a_chance_begins_as_the_square_of_what_is_claimed() -> None:
-    assert Calibration().chance(204) == pytest.approx(0.64)
-
-
-def test_a_chance_becomes_what_was_seen_at_that_confidence_alone() -> None:
-    calibration = Calibration()
-    for _ in range(200):
-        calibration.note(Decided(bytes([204]), 0))
-    assert calibration.chance(204) < 0.11
-    assert calibration.chance(240) == Calibration().chance(240)
-    for _ in range(200):
-        calibration.note(Decided(bytes([204, 204]), 2))
-    assert calibration.chance(204) > 0.9
-
-
 def test_tokens_are_scored_whether_they_were_used_or_not() -> None:
-    known = calibrations(["suffix"])
+    known = acceptances(["suffix"])
     local = LocalSources(SESSION, known, INSTEAD)
     before = known["suffix"].chance(170)
     text = [*WORDS, *WORDS[:2]]
@@ -197,13 +180,13 @@ def test_tokens_are_scored_whether_they_were_used_or_not() -> None:
 
 
 def test_sources_that_are_wrong_are_heard_no_more_until_they_are_right() -> None:
-    known = calibrations(["suffix"])
+    known = acceptances(["suffix"])
     local = LocalSources(SESSION, known, INSTEAD)
     text = [*WORDS, *WORDS[:4]]
     assert proposed(local, text)
     for _ in range(20):
-        known["suffix"].note(Decided(bytes([204]), 0))
+        known["suffix"].note([204], 0)
     assert proposed(LocalSources(SESSION, known, INSTEAD), text) == []
     for _ in range(60):
-        known["suffix"].note(Decided(bytes([204]), 1))
+        known["suffix"].note([204], 1)
     assert proposed(LocalSources(SESSION, known, INSTEAD), text)

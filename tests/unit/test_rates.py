@@ -77,11 +77,9 @@ def test_how_sure_tokens_are_is_known_by_how_often_they_came() -> None:
     assert acceptance.confidences == []
     for i in range(1000):
         acceptance.note([255 if i % 4 else 0], i % 4)
-    shares = {edge: share for edge, share, _ in acceptance.confidences if share > 0.0}
-    assert shares == {0: pytest.approx(0.25, abs=0.01), 253: pytest.approx(0.75, abs=0.01)}
-    chances = {edge: chance for edge, share, chance in acceptance.confidences if share > 0.0}
-    assert chances[0] < 0.15
-    assert chances[253] > 0.9
+    (_, few, low), (edge, most, high) = [each for each in acceptance.confidences if each[1] > 0.0]
+    assert few == pytest.approx(0.25, abs=0.01) and most == pytest.approx(0.75, abs=0.01)
+    assert low < 0.15 and edge > 240 and high > 0.9
 
 
 def test_survival_multiplies_and_goes_on_with_the_mean() -> None:
@@ -103,12 +101,28 @@ def test_a_new_session_begins_with_what_was_learned_and_soon_trusts_itself() -> 
 
 
 def test_a_source_remembers_for_longer_than_a_copied_stretch_where_those_end() -> None:
-    known = Acceptance.trusting(goes_by_matches=True)
+    known = Acceptance.of_source("suffix")
     for _ in range(10):
         known.note([254] * 51, 50)
     known.note([254] * 50, 50)
     assert 0.98 < known.chance(254) < 0.99  # one of 51 is wrong
     assert Acceptance(known).chance(254) == pytest.approx(known.chance(254), abs=0.02)
+
+
+def test_a_source_that_goes_by_matches_is_first_right_with_the_square_of_what_it_claims() -> None:
+    assert Acceptance.of_source("suffix").chance(204) == pytest.approx(0.64)
+    assert Acceptance.of_source("copy").chance(204) == pytest.approx(0.8)
+
+
+def test_a_chance_becomes_what_was_seen_at_that_confidence_alone() -> None:
+    known = Acceptance.of_source("suffix")
+    for _ in range(200):
+        known.note([204], 0)
+    assert known.chance(204) < 0.11
+    assert known.chance(240) == Acceptance.of_source("suffix").chance(240)
+    for _ in range(400):
+        known.note([204, 204], 2)
+    assert known.chance(204) > 0.9
 
 
 # --- gain ---
