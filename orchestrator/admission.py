@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-_WEIGHT = 0.2  # of the newest generation in the mean
-_LEAST_WAIT = 1.0
-_LONGEST_WAIT = 600.0
-_SILENCE, _GAPS = 1.0, 4.0
-"""Seconds without a row, and times the time between its last two, after which a text is not being
-written: it is read, or waits for its client or for a sequence."""
-_LONGEST_GAP = 10.0
+from outrider.core.rates import Mean
+from outrider.errors import RETRY_SECONDS
+
+_MOST_WAIT_SECONDS = 600.0
+
+_IDLE_SECONDS = 1.0
+"""s; a text is being written for so long after a row, or for twice as long as the row took: after
+that its prompt is read, or it waits for its client or for a sequence."""
 
 
 def job_share(session_count: int) -> int:
@@ -32,21 +33,18 @@ def next_turn(waiting: Sequence[str], running: Mapping[str, int]) -> int:
 
 @dataclass(slots=True)
 class Pace:
-    """How long generations take, from those that are over; `mean_seconds` is 0 before the first."""
+    """How long generations take, from those that are over; 0 before the first."""
 
-    mean_seconds: float = 0.0
+    seconds: Mean = field(default_factory=lambda: Mean(0.0))
 
     def note(self, seconds: float) -> None:
         """Take in how long a generation took."""
-        if self.mean_seconds:
-            self.mean_seconds += _WEIGHT * (seconds - self.mean_seconds)
-        else:
-            self.mean_seconds = seconds
+        self.seconds.note(seconds)
 
     def wait_seconds(self, running_count: int) -> float:
         """Return when one of so many that run is expected to end, in [1, 600]."""
-        expected = self.mean_seconds / max(1, running_count)
-        return min(max(expected, _LEAST_WAIT), _LONGEST_WAIT)
+        expected = self.seconds.value / max(1, running_count)
+        return min(max(expected, RETRY_SECONDS), _MOST_WAIT_SECONDS)
 
 
 @dataclass(slots=True)
@@ -61,7 +59,7 @@ class Writers:
     def note(self, text: Hashable, now: float) -> None:
         """A text begins, or rows of it came."""
         before = self._last.get(text, (now, 0.0))[0]
-        self._last[text] = now, max(_SILENCE, _GAPS * min(_LONGEST_GAP, now - before))
+        self._last[text] = now, max(_IDLE_SECONDS, 2.0 * (now - before))
 
     def remove(self, text: Hashable) -> None:
         """A text is over."""
@@ -69,4 +67,4 @@ class Writers:
 
     def count(self, now: float) -> int:
         """Return how many are being written."""
-        return sum(now - last <= silence for last, silence in self._last.values())
+        return sum(now - last <= longest for last, longest in self._last.values())

@@ -4,8 +4,8 @@ That is n-gram caches in files of llama.cpp's, one of a large text and one of pa
 texts as they are. What is shared lets a caller learn, by how fast a text comes, what another one
 wrote: so nothing is without an option, and of a request with a salt of its own nothing ever is.
 
-The event loop owns all of it. What takes long is done there in slices of a few hundred
-microseconds, and files are written by a thread, while nothing is counted.
+The event loop owns all of it. What takes long is done there in slices of a few milliseconds,
+and files are written by a thread, while nothing is counted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from outrider.drafters.copying import CopySource
 from outrider.drafters.ngram_cache import LONGEST, NO_BOUND, NgramCache, pack
 from outrider.drafters.ngram_file import load_cache, save_cache
 from outrider.drafters.ngram_source import NgramSource
-from outrider.drafters.source import Source
-from outrider.drafters.suffix import PastSource, PastTexts, SuffixSource
+from outrider.drafters.source import READ_AT_ONCE, Source
+from outrider.drafters.suffix import TAIL, PastSource, PastTexts, SuffixSource
 from outrider.errors import InvalidConfig, InvalidRequest, NotFound
 from outrider.v1 import common_pb2 as common
 
@@ -36,12 +36,11 @@ SAVE_SECONDS = 300.0
 """Between two saves; a kill loses no more."""
 
 _MODE = 0o600  # its n-grams are pieces of what people wrote
-_SLICE = 64  # tokens: .3 ms
-_PAUSE_SECONDS = 0.002  # between slices, so that texts in flight hardly notice
-_NAP_SECONDS = 0.0005  # of the thread that saves: .5 s in all for a full cache
+_NAP_SECONDS = 0.0005
+"""s; of the thread that saves a file, a thousand times for a full cache: with shorter ones it keeps
+the interpreter for up to 5 ms at a time."""
 _MOST_WAITING = 64  # texts that were not counted yet; then the oldest is not
 _MOST_BEGINNINGS = 32  # of the last texts, by which a chat's earlier turns are known
-_OVERLAP = 64  # tokens before what is new, so that past texts are found there
 
 
 class DynamicCache:
@@ -174,7 +173,7 @@ class SharedTexts:
         known = min(known, len(prompt))
         self._beginnings.append(packed)
         if past is not None:
-            past.add(whole[max(0, known - _OVERLAP) :])
+            past.add(whole[max(0, known - TAIL) :])
         if dynamic is not None:
             dynamic.add(pack(whole[max(0, known - LONGEST) : known]), whole[known:])
         self._news.set()
@@ -222,7 +221,7 @@ class SharedTexts:
                 await dynamic.save()
                 due = clock() + self._save_seconds
             if self._index():
-                await asyncio.sleep(0.0 if self._stopping else _PAUSE_SECONDS)
+                await asyncio.sleep(0.0)
             elif self._stopping:
                 break
             else:
@@ -236,9 +235,9 @@ class SharedTexts:
     def _index(self) -> bool:
         """Make a slice of what was written known; return whether there was any."""
         if self._past is not None and self._past.waiting_count:
-            self._past.index(_SLICE)
+            self._past.index(READ_AT_ONCE)
             return True
-        return self._dynamic is not None and self._dynamic.count(_SLICE)
+        return self._dynamic is not None and self._dynamic.count(READ_AT_ONCE)
 
 
 def _highest(cache: NgramCache) -> int:

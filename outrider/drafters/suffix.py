@@ -25,7 +25,7 @@ _END = -1
 
 _COUNTED = 32  # contexts whose counts a token changes, the longest first
 _LOST_AFTER = 64  # steps to shorter contexts, after tokens that are not committed
-_TAIL = 64  # tokens of a prompt, or of a text, that are looked for in what is new
+TAIL = 64  # tokens of a prompt, or of a text, that are looked for in what is new
 
 
 class SuffixAutomaton:
@@ -337,7 +337,7 @@ class PastSource:
         """Begin after a prompt, of which the last 64 tokens are matched."""
         self._texts = texts
         self._rule = rule
-        self._tail: deque[int] = deque(prompt[-_TAIL:], maxlen=_TAIL)
+        self._tail: deque[int] = deque(prompt[-TAIL:], maxlen=TAIL)
         self._parts: list[SuffixAutomaton] = []
         self._cursors: list[Cursor] = []
 

@@ -28,6 +28,7 @@ from orchestrator.lookup_caches import (
 )
 from outrider.drafters.ngram_cache import NgramCache, pack
 from outrider.drafters.ngram_file import load_cache, save_cache
+from outrider.drafters.source import READ_AT_ONCE
 from outrider.errors import InvalidConfig, NotFound
 from outrider.rpc.server import ServerConfig
 from outrider.v1 import common_pb2 as common
@@ -216,7 +217,7 @@ def test_a_slice_takes_the_same_however_long_the_text_is(tmp_path: Path) -> None
     dynamic = dynamic_at(tmp_path / "a")
     texts = SharedTexts(dynamic=dynamic, past_count=100_000)
     written(texts, repeating_tokens(5000, 1))
-    assert max(lines_run(texts._index) for _ in range(100)) < 64 * 300
+    assert max(lines_run(texts._index) for _ in range(100)) < READ_AT_ONCE * 300
 
 
 # --- the file ---
