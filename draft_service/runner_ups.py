@@ -11,19 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.core.line_worth import HOPELESS
 from outrider.messages import MAX_LINES, RunnerUp
-
-_HOPELESS = 0.005
-"""The chance below which no token is worth a decode."""
 
 _MOST_LINES = 63
 """Runner-up lines that are kept: those that are likeliest to continue."""
 
 _MOST_WAITING = 128
 """Runner-ups without a line, of which the likeliest are kept."""
-
-UNKNOWN = 0.7
-"""The chance of a drafted token of which the draft does not say any."""
 
 Chances = Sequence[tuple[int, float]]
 """A drafted token and its runner-ups, each with the chance to be right if all before it are."""
@@ -109,9 +104,8 @@ class RunnerUps:
 
     def note(self, token_ids: Sequence[int], chances: Chances) -> None:
         """The line was extended by its last token; these are its chances, if they are known."""
-        own = chances[0][1] if chances else UNKNOWN
         self._wait(self.number, token_ids, self._chances, chances[1:])
-        self._chances.append(own)
+        self._chances.append(_own(chances))
 
     def _wait(
         self, line: int, token_ids: Sequence[int], before: list[float], runner_ups: Chances
@@ -121,7 +115,7 @@ class RunnerUps:
             if chance < self.split_chance or token_id == token_ids[-1]:
                 continue
             chances = [*before, chance]
-            if (survival := self._survival(chances)) >= _HOPELESS:
+            if (survival := self._survival(chances)) >= HOPELESS:
                 position = len(token_ids) - 1
                 waiting = _Waiting(
                     line, position, token_id, token_ids[self.base : -1], chances, survival
@@ -139,7 +133,7 @@ class RunnerUps:
         branch.token_ids.append(token_id)
         branch.unsent.append((token_id, confidence))
         self._wait(branch.number, branch.token_ids, branch.chances, chances[1:])
-        own = chances[0][1] if chances else UNKNOWN
+        own = _own(chances)
         branch.chances.append(own)
         branch.survival *= own
 
@@ -167,7 +161,7 @@ class RunnerUps:
             if not (each.is_over or each.is_taken) and len(each.token_ids) < until
         ]
         free += [each for each in self._waiting if each.position < until - 1]
-        return [each for each in free if each.survival > _HOPELESS]
+        return [each for each in free if each.survival > HOPELESS]
 
     def _begin(self, waiting: _Waiting) -> Branch:
         self._waiting.remove(waiting)
@@ -211,3 +205,8 @@ class RunnerUps:
                     RunnerUp(branch.number, branch.parent, branch.fork, position, ids, confidences)
                 )
         return pieces
+
+
+def _own(chances: Chances) -> float:
+    """Return the chance of a drafted token; one of which none is said was taken as a sure one."""
+    return chances[0][1] if chances else 1.0

@@ -9,9 +9,8 @@ from outrider.core.rates import FIRST_PROBE, DraftRates
 
 LAST_PROBE = 512
 """Decodes between two probes at most; each in vain doubles them, from FIRST_PROBE on."""
-_SILENT_ROUNDS, _READ_AT_ONCE = 16, 64
-"""Rounds in a row that it was asked for and drafted nothing, after which it is not counted on; and
-tokens of a text that it reads in one of them, at least, before it can draft."""
+_READ_AT_ONCE = 64
+"""Tokens of a text that it reads in a round, at least, before it can draft: those of one decode."""
 
 
 class OwnDraft:
@@ -55,7 +54,7 @@ class OwnDraft:
         self._read_seconds += seconds
         self._rounds_in_vain += rounds
         reading = 0 if self._has_read else length // _READ_AT_ONCE
-        if self._rounds_in_vain < _SILENT_ROUNDS + reading:
+        if self._rounds_in_vain < FIRST_PROBE + reading:
             return False
         was_silent, self.is_silent, self._rounds_in_vain = self.is_silent, True, 0
         self._note_tried(pays=False)
