@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from outrider.core.rates import DraftRates, Mean
-from outrider.core.target_costs import Pair, TargetCosts, credit_for
+from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable, Point, RejectionCost
 from outrider.messages import MAX_LINES
 from outrider.trees import MAX_LEAVES
@@ -72,7 +72,6 @@ def costs_of_target(target: Described, generation_count: int) -> TargetCosts:
                 read_time=Mean(own.read_milliseconds / 1e3),
                 latency=Mean(0.0),
             )
-        costs.credit = credit_for(costs.decode_seconds(1), target.round_trip)
     return costs
 
 

@@ -26,6 +26,7 @@ from outrider.core.remote_draft import RemoteDraft
 from outrider.core.target_progress import RoundInFlight, TargetProgress
 from outrider.distribution import certain
 from outrider.messages import (
+    MAX_CONTINUED,
     MAX_DRAFT,
     NO_OWN_DRAFT,
     DraftEnd,
@@ -241,7 +242,7 @@ class Asking:
         if wanted and not is_late and self._control.waits_for_drafts:
             return 0
         room = self._plan.target_context + 1 - len(self._committed)
-        return max(0, min(self._control.costs.credit, self._remaining, room))
+        return max(0, min(MAX_CONTINUED, self._remaining, room))
 
     def _wanted(self, length: int, cap: int) -> int:
         """Return how many tokens to draft anew; a block's length is chosen once, before it."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count as numbers
 
-from outrider.core.control import Control
+from outrider.core.control import CLEARLY, Control
 from outrider.core.draft_line import ForkedLine, Line
 from outrider.core.local_drafters import LocalDrafters
 from outrider.core.remote_draft import RemoteDraft
@@ -150,10 +150,6 @@ def best_survivals(rank_chances: Sequence[float], leaf_limit: int) -> Iterator[f
             heapq.heappush(queue, (-above * rank_chances[rank + 1], next(order), rank + 1, above))
 
 
-_CLEARLY_MORE = 0.05
-"""Tokens that a tree must be worth more than the chain: less may be what is not known so well."""
-
-
 def branch(
     asked: RoundInFlight, control: Control, draft: RemoteDraft, local: LocalDrafters
 ) -> None:
@@ -213,7 +209,7 @@ def _best(
     grown = grow(guesses, control.speculation.local_n_max, leaf_limit)
     count, worth = best_count(grown.survivals, seconds, rate)
     chain = grow(guesses[:1], chain_count).survivals
-    least = 1.0 + sum(chain) - rate * seconds(chain_count) + _CLEARLY_MORE
+    least = CLEARLY * (1.0 + sum(chain)) - rate * seconds(chain_count)
     tree = grown.tree.first(count)
     if tree.is_chain or worth < least or not control.costs.table.is_known(count + 1):
         return None

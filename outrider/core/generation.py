@@ -215,8 +215,7 @@ class Generation:
             self._actions.append(Commit(self.committed[begin:], origins, logprobs=logprobs))
         if self.finished is not None:
             return
-        if self._target.note_length(asked, len(self.committed)):
-            self._control.costs.note_credit_used_up()
+        self._target.note_length(asked, len(self.committed))
         if last_origin is Origin.CORRECTED and self.plan.rollback_calls:
             self._actions.append(RollBack(self._target.held, self.round, self.order))
             self._draft.roll_back(self._target.held)

@@ -21,18 +21,6 @@ from outrider.costs import (
 from outrider.messages import Rule, ServiceTime
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
-FIRST_CREDIT, MOST_CREDIT = 64, 512
-"""Tokens that a target may write by itself: at first, and at most.
-
-It is renewed when half of it is used, and a message costs 2 ms of the processor.
-"""
-_CREDIT_SECONDS = 2.0  # that the tokens last, within these bounds
-
-
-def credit_for(token_seconds: float, round_trip: float) -> int:
-    """Return what a target may write by itself at first that takes so long for a token."""
-    tokens = math.ceil((_CREDIT_SECONDS + 2.0 * round_trip) / token_seconds)
-    return min(MOST_CREDIT, max(FIRST_CREDIT, tokens))
 
 
 @dataclass(slots=True)
@@ -70,8 +58,6 @@ class TargetCosts:
     """What rejected draft tokens cost, beside decodes."""
     continues: bool = False
     """The target writes by itself where it may."""
-    credit: int = FIRST_CREDIT
-    """Tokens that it may write by itself: enough until news of them was answered."""
     tree_leaves: int = 0
     """Leaves of a tree that the target verifies; 0: chains alone."""
     own: DraftRates | None = None
@@ -225,13 +211,6 @@ class TargetCosts:
             self.others_length.note(others)
             attended = [(own, length), (spent.rows - own, others)]
         self.table.note(spent.rows, spent.decode, attended, outcome.decodes)
-
-    def note_credit_used_up(self) -> None:
-        """The target came to the end of what it may write by itself.
-
-        It should not, as long as its text is received: then the way to it is longer than thought.
-        """
-        self.credit = min(MOST_CREDIT, 2 * self.credit)
 
 
 @dataclass(frozen=True, slots=True)

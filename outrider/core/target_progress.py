@@ -146,15 +146,10 @@ class TargetProgress:
                 return each
         return None
 
-    def note_length(self, asked: RoundInFlight, length: int) -> bool:
-        """Note that the answers to a round reach to a text of `length` tokens.
-
-        Returns whether the target came to the end of what it may write by itself.
-        """
-        if asked not in self.in_flight[:1] or length < asked.round.continue_until:
-            return False
-        del self.in_flight[0]
-        return asked.round.continue_count > 0 and not self.in_flight
+    def note_length(self, asked: RoundInFlight, length: int) -> None:
+        """Note that the answers to a round reach to a text of `length` tokens."""
+        if asked in self.in_flight[:1] and length >= asked.round.continue_until:
+            del self.in_flight[0]
 
     def ask_again(self, committed: Sequence[int]) -> None:
         """Ask for the oldest round anew; what was asked after it is forgotten."""

@@ -16,17 +16,12 @@ from outrider.core.generation import Generation
 from outrider.core.plan import Plan
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.speculate import control
-from outrider.core.target_costs import (
-    FIRST_CREDIT,
-    MOST_CREDIT,
-    Pair,
-    TargetCosts,
-    credit_for,
-)
+from outrider.core.target_costs import Pair, TargetCosts
 from outrider.core.text import TextAssembler
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
 from outrider.messages import (
+    MAX_CONTINUED,
     Answer,
     FinishReason,
     Form,
@@ -107,8 +102,8 @@ def committed(generation: Generation) -> list[tuple[Sequence[int], Sequence[Orig
 
 
 def test_without_a_draft_the_first_round_lets_the_target_write() -> None:
-    [first] = rounds(generation())
-    assert first.continue_until == len(PROMPT) + FIRST_CREDIT
+    [first] = rounds(generation(limit=1000))
+    assert first.continue_until == len(PROMPT) + MAX_CONTINUED
 
 
 def test_an_older_target_is_asked_round_by_round() -> None:
@@ -251,26 +246,16 @@ def test_the_limit_may_come_in_the_middle_of_what_was_gathered() -> None:
 
 
 def test_credit_is_renewed_before_it_ends_and_not_for_every_token() -> None:
-    begun = generation(limit=1000, context=2000)
+    begun = generation(limit=4000, context=8000)
     [asked] = rounds(begun)
     sent = 0
-    for i in range(4 * FIRST_CREDIT):
+    for i in range(4 * MAX_CONTINUED):
         wrote(begun, asked, 4 + i, 5)
         renewed = rounds(begun)
         sent += len(renewed)
         asked = (renewed or [asked])[-1]
         assert asked.continue_until > len(begun.committed)
-    assert 2 <= sent <= 4 * FIRST_CREDIT / (FIRST_CREDIT / 2)
-
-
-def test_a_target_that_comes_to_the_end_of_its_credit_gets_more_next_time() -> None:
-    known = far_draft()
-    begun = generation(limit=4000, context=8000, known=known)
-    for doublings in range(1, 6):
-        [asked] = rounds(begun)
-        end = asked.continue_until
-        wrote(begun, asked, len(begun.committed), *[5] * (end - len(begun.committed)))
-        assert known.costs.credit == min(MOST_CREDIT, 2**doublings * FIRST_CREDIT)
+    assert 2 <= sent <= 4 * MAX_CONTINUED / (MAX_CONTINUED / 2)
 
 
 def test_the_token_limit_and_the_context_bound_what_the_target_writes_by_itself() -> None:
@@ -426,27 +411,12 @@ def test_the_text_is_gathered_while_a_draft_is_only_tried() -> None:
     known = far_draft()
     known.rates.token_time = Mean(1.0)  # slow: nothing is wanted of it
     known.rates.probe_after = 1
-    begun = generation(known=known)
-    begun.draft_opened(1000)
+    begun = generation(limit=4000, context=8000, known=known)
+    begun.draft_opened(8000)
     [first] = rounds(begun)
     begun.draft_frame(Frame(4, 4, [], b"", completed=1), 0.05)  # it has read the prompt
-    wrote(begun, first, 4, *range(20, 60))
+    wrote(begun, first, 4, *[20] * (MAX_CONTINUED * 3 // 4))
     actions = begun.next_actions(now=0.1)
     [asked] = [each for each in actions if isinstance(each, Round)]
     assert any(isinstance(each, Order) for each in actions), "the draft is tried"
     assert asked.gathers
-
-
-@pytest.mark.parametrize(
-    ("token_seconds", "round_trip", "tokens"),
-    [
-        (0.020, 0.0, 100),  # two seconds, so that a message a second renews it
-        (0.020, 0.5, 150),  # and what is written until news of it was answered, twice
-        (0.500, 0.0, FIRST_CREDIT),
-        (0.001, 0.0, MOST_CREDIT),
-    ],
-)
-def test_the_first_credit_lasts_for_two_seconds_within_its_bounds(
-    token_seconds: float, round_trip: float, tokens: int
-) -> None:
-    assert credit_for(token_seconds, round_trip) == tokens
