@@ -36,9 +36,6 @@ and w come of a token that stands. Of the usual pair, m = .7, d a tenth to a fif
 decode, r about 1.7 in such a decode and w about 2, that leaves .55 to .62.
 """
 
-ALONE = 0.0
-"""The same where there is no model: the orchestrator decides what is worth a row, as ever."""
-
 
 def read_names(text: str) -> tuple[str, ...]:
     """Return the sources that a list such as `suffix` or `lookup` names. Raises InvalidConfig.
@@ -70,9 +67,12 @@ class LocalSources:
     """
 
     def __init__(
-        self, session: SessionParameters, known: Mapping[str, Acceptance], least: float
+        self, session: SessionParameters, known: Mapping[str, Acceptance], least: float = 0.0
     ) -> None:
-        """`known` says by name how good the sources are; tokens below `least` are kept back."""
+        """`known` says by name how good the sources are; tokens below `least` are kept back.
+
+        Where there is no model none are: the orchestrator decides what is worth a row.
+        """
         self._session = session
         self._known = known
         # Surely so many times as likely as the next best is what leaves all others so little.

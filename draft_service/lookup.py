@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from draft_service.cacheless import MOST_SESSIONS, CachelessDraft, describe
 from draft_service.drafter import Drafter
-from draft_service.local_sources import ALONE, LocalSources, acceptances
+from draft_service.local_sources import LocalSources, acceptances
 from draft_service.servicer import Write, outcome
 from draft_service.translations import Lesson
 from outrider import wire, wire_drafts
@@ -65,7 +65,7 @@ class LookupServicer(CachelessDraft):
         self, opening: SessionParameters, orders: AsyncIterator[Order], write: Write
     ) -> None:
         """Carry out one order after the other; none takes long enough to be replaced."""
-        local = LocalSources(opening, self._acceptances, ALONE)
+        local = LocalSources(opening, self._acceptances)
         drafter = Drafter(opening, None, opening.end_token_ids, time.perf_counter, local)
         async for order in orders:
             begin = time.perf_counter()

@@ -10,7 +10,7 @@ from functools import partial
 from orchestrator.attempts import Attempts
 from orchestrator.draft_side import DraftSide
 from orchestrator.event_queue import EventQueue
-from orchestrator.link import FIRST_PAUSE, Backoff, Link
+from orchestrator.link import FIRST_PAUSE, SHORT_SECONDS, Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool, Stay
@@ -29,7 +29,6 @@ from outrider.messages import Answer, Order, Round, SessionParameters
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
-_BUSY_SECONDS = 0.01  # at least, before a round is asked again
 _MOST_BUSY_SECONDS = 10.0  # at most, however much longer a target without room asks for
 _MOST_BUSY = 3  # answers in a row that there is no room, before a text that has begun moves
 
@@ -315,7 +314,7 @@ class Driver:
         if outcome == "context_full" and self._may_be_full():
             generation.target_full(number)
         else:
-            self._events.after(_BUSY_SECONDS, partial(self._ask_again, number))
+            self._events.after(SHORT_SECONDS, partial(self._ask_again, number))
         return False
 
     def _ask_again(self, number: int, is_lost: bool = True) -> None:
@@ -331,7 +330,7 @@ class Driver:
         if not self._sent.expects(number) or number <= self._busy_number:
             return False  # else there would be a timer for every word of a flood
         self._busy_number = number
-        delay = min(max(seconds, _BUSY_SECONDS), _MOST_BUSY_SECONDS)
+        delay = min(max(seconds, SHORT_SECONDS), _MOST_BUSY_SECONDS)
         if self._pool.is_single or not self._note_busy(delay):
             self._events.after(delay, partial(self._ask_again, number, is_lost=False))
         return True

@@ -15,7 +15,7 @@ from outrider.messages import SessionParameters
 MOST_WAITING = 64
 """Messages that a peer may leave unread before it counts as lost."""
 
-_FULL_SECONDS = 0.01
+SHORT_SECONDS = 0.01  # s; before another look at what is full or busy: less than a decode
 
 FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 """s; before a second try, and between two later ones at most: eight are 13 s together."""
@@ -89,7 +89,7 @@ class Link:
                     return
                 self._receive(message)
                 while self._is_full() and not self._is_over:  # noqa: ASYNC110 - it empties anywhere
-                    await asyncio.sleep(_FULL_SECONDS)
+                    await asyncio.sleep(SHORT_SECONDS)
         except StreamLost as lost:
             self._end(lost)
 

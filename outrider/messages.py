@@ -35,8 +35,8 @@ MAX_FINISHING = 3
 """Tokens after a text's limit that may finish a character, which has 4 bytes at most."""
 
 MAX_SCORES = 64
-"""Tokens of a text that is scored, in one message; with 128 alternatives each they take a reader
-some 20 ms."""
+"""Tokens of a text that are scored in one decode, and said in one message; with 128 alternatives
+each they take a reader some 20 ms."""
 
 FRAME_TOKENS, FRAME_SECONDS = 4, 0.005
 """A frame has so many tokens, or is sent so long after its first one, unless an order says how

@@ -21,6 +21,7 @@ from outrider.engine.workers import Work
 from outrider.errors import InvalidRequest, RoundSuperseded
 from outrider.messages import (
     MAX_DRAFT,
+    MAX_SCORES,
     NO_OWN_TOKENS,
     Answer,
     Candidates,
@@ -36,8 +37,6 @@ from outrider.messages import (
 )
 from outrider.trees import ROOT, Tree, Walk
 from target_service.tree_rounds import tree_after
-
-_SCORED_AT_ONCE = 32
 
 
 def _added(draft: Sequence[int], sampled: Sequence[int]) -> list[int]:
@@ -78,8 +77,8 @@ def score(
     check_room(len(token_ids), lease.capacity)
     lease.keep(0)
     scores: list[Logprobs] = []
-    for first in range(0, len(token_ids), _SCORED_AT_ONCE):
-        part = token_ids[first : first + _SCORED_AT_ONCE]
+    for first in range(0, len(token_ids), MAX_SCORES):
+        part = token_ids[first : first + MAX_SCORES]
         rows = yield Step(part, len(part))
         followers = token_ids[first + 1 : first + 1 + len(part)]
         scores += [

@@ -30,7 +30,7 @@ HEART = ("outrider/core", "outrider/engine", *SERVICES)
 """Whose constants steer how tokens are made: core, engine and services."""
 
 BOUND = re.compile(
-    r"(?:^|_)(?:MAX|MOST|LIMIT|BYTES|BITS|PORT|MODE|WIDTH|SIZE|VERSION|SEED|CODE)(?:_|$)"
+    r"(?:^|_)(?:MAX|MOST|LIMITS?|BYTES|BITS|PORT|MODE|WIDTH|SIZE|VERSION|SEED|CODE)(?:_|$)"
 )
 """A part of a constant's name by which it is a bound or a format, and not tuned."""
 

@@ -21,7 +21,8 @@ from outrider.core.target_costs import Pair
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.speculation import Policy, Speculation
 
-_CLASSIC_STEP, _CLASSIC_LARGEST, _CLASSIC_SMALLEST = 8, 30, 2
+_CLASSIC_STEP, _CLASSIC_MOST, _CLASSIC_LEAST = 8, 30, 2
+"""Tokens; those of llama.cpp's example, as is CLASSIC_RATIO."""
 CLASSIC_RATIO = 2.0
 """Under the classic policy drafting stops when the best token is less than so many times as
 likely as the second."""
@@ -73,9 +74,9 @@ class Classic(Fixed):
         if outcome.is_local:
             return
         if outcome.accepted < outcome.drafted:
-            self._current = max(min(_CLASSIC_SMALLEST, current), current - 1)
+            self._current = max(min(_CLASSIC_LEAST, current), current - 1)
         elif outcome.drafted and outcome.drafted >= current:
-            self._current = min(_CLASSIC_LARGEST, current + _CLASSIC_STEP)
+            self._current = min(_CLASSIC_MOST, current + _CLASSIC_STEP)
 
 
 class Measured(Control):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from draft_service.drafter import Drafter, Line, UnreadText
-from draft_service.local_sources import ALONE, INSTEAD, LocalSources, acceptances
+from draft_service.local_sources import INSTEAD, LocalSources, acceptances
 from outrider.drafters.source import READ_AT_ONCE
 from outrider.engine.cache import Session
 from outrider.engine.guesser import Guess, guesser
@@ -685,7 +685,7 @@ class LookupDesk:
 
     def __init__(self, rule: Rule = Rule.MATCH) -> None:
         session = opening(rule, GREEDY)
-        local = LocalSources(session, acceptances(["suffix"]), ALONE)
+        local = LocalSources(session, acceptances(["suffix"]))
         self.drafter = Drafter(session, None, (EOS,), lambda: 0.0, local)
         self.pauses = 0
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from draft_service.local_sources import (
-    ALONE,
     INSTEAD,
     SOURCES,
     LocalSources,
@@ -34,7 +33,7 @@ SESSION = SessionParameters(
 WORDS = [12, 40, 7, 33, 21, 9, 50, 18]
 
 
-def sources(least: float = ALONE, **changes: Any) -> LocalSources:
+def sources(least: float = 0.0, **changes: Any) -> LocalSources:
     return LocalSources(replace(SESSION, **changes), acceptances(["suffix"]), least)
 
 
@@ -68,7 +67,7 @@ def test_what_followed_before_is_proposed() -> None:
 
 
 def test_without_sources_nothing_is_proposed() -> None:
-    local = LocalSources(SESSION, {}, ALONE)
+    local = LocalSources(SESSION, {})
     assert proposed(local, [*WORDS, *WORDS[:3]]) == []
 
 
@@ -114,7 +113,7 @@ def test_it_goes_on_behind_tokens_that_are_not_committed() -> None:
 
 def test_of_several_sources_the_one_whose_tokens_are_likely_to_stand_is_taken() -> None:
     known = acceptances(SOURCES)
-    local = LocalSources(SESSION, known, ALONE)
+    local = LocalSources(SESSION, known)
     text = [*WORDS, *WORDS[:3]]
     assert proposed(local, text) == WORDS[3:7]
     for _ in range(50):
@@ -131,9 +130,9 @@ def test_of_several_sources_the_one_whose_tokens_are_likely_to_stand_is_taken() 
 def test_behind_an_edit_a_draft_goes_on_with_what_is_copied() -> None:
     file = [5 * i % 61 for i in range(40)]  # no token twice
     text = [*file, *file[:20], 62]  # in place of the next one
-    without = LocalSources(SESSION, acceptances(["suffix", "ngram"]), ALONE)
+    without = LocalSources(SESSION, acceptances(["suffix", "ngram"]))
     assert proposed(without, text) == []
-    local = LocalSources(SESSION, acceptances(SOURCES), ALONE)
+    local = LocalSources(SESSION, acceptances(SOURCES))
     assert proposed(local, text) == file[21:25]
 
 
