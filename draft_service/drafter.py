@@ -222,10 +222,10 @@ class Drafter:
         # Guesses of a replaced order that were not sent yet go out with these.
         frame, self._certain = self._frames, order.committed.end
         self._local.read()
-        while not self._has_model and self._local.is_behind:
+        while not self._has_model and self._local.has_unread:
             yield _PAUSE
             self._local.read()
-        if until <= len(line.token_ids) or self._local.is_behind:
+        if until <= len(line.token_ids) or self._local.has_unread:
             yield from self._catch_up(lease)
         while len(line.token_ids) < until and not self._ended():
             after = line.token_ids[order.committed.end :]
@@ -299,7 +299,7 @@ class Drafter:
         if self._translator is not None and base is not None:
             certain = self._translator.certain(self._line.token_ids, base, certain)
             missing = missing[: max(0, lease.capacity - len(lease.held))]
-        size = READ_AT_ONCE if self._local.is_behind else max(1, len(missing))
+        size = READ_AT_ONCE if self._local.has_unread else max(1, len(missing))
         for start in range(0, len(missing), size):
             yield Step(missing[start : start + size], 0, certain=certain)
             self._local.read()

@@ -88,7 +88,7 @@ class LocalSources:
         self._sources = [(each, Scored(SOURCES[name]())) for name, each in self._known.items()]
 
     @property
-    def is_behind(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether there is text that was not read yet; nothing is proposed meanwhile."""
         return self._read_count < len(self._text)
 
@@ -106,20 +106,20 @@ class LocalSources:
 
     def read(self, count: int = READ_AT_ONCE) -> None:
         """Let the sources take in at most so many tokens of the text."""
-        if not self._sources or not self.is_behind:
+        if not self._sources or not self.has_unread:
             return
         token_ids = self._text[self._read_count : self._read_count + count]
         for acceptance, source in self._sources:
             decided = source.append(token_ids)
             acceptance.note(decided.confidences, decided.accepted)
         self._read_count += len(token_ids)
-        if not self.is_behind:
+        if not self.has_unread:
             for _, source in self._sources:
                 source.propose(FRAME_TOKENS)  # so that every token is scored, drafted or not
 
     def propose(self, count: int, after: Sequence[int] = ()) -> list[Guess]:
         """Return at most `count` tokens after the text followed by `after`."""
-        if self.is_behind:
+        if self.has_unread:
             return []
         proposals = [
             self._likely(acceptance, source.propose(count, after))

@@ -15,7 +15,7 @@ from orchestrator.lookup_caches import SharedTexts
 from orchestrator.peers import Hosted
 from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, Prompt
-from orchestrator.sources import Expected, Grammars, sources_behind, sources_of
+from orchestrator.sources import Expected, Grammars, sources_after_shift, sources_of
 from outrider import wire
 from outrider.core.actions import TokenLogprob
 from outrider.core.control import Control
@@ -145,7 +145,7 @@ class Planner:
         return replace(
             self._renewed(plan, replace(opening, dropped=dropped)),
             prompt=prompt,
-            sources=sources_behind(plan.sources, plan.make_sources(prompt)),
+            sources=sources_after_shift(plan.sources, plan.make_sources(prompt)),
             mirostat_mu=mirostat_mu,
         )
 
@@ -161,7 +161,7 @@ class Planner:
                 break
             plan, left = following, left[room:]
         prompt = [*plan.prompt, *left]
-        sources = sources_behind(plan.sources, plan.make_sources(prompt))
+        sources = sources_after_shift(plan.sources, plan.make_sources(prompt))
         return replace(plan, prompt=prompt, sources=sources)
 
     def _renewed(self, plan: Plan, opening: SessionParameters) -> Plan:
@@ -175,8 +175,8 @@ class Planner:
         self, speculation: Speculation, rule: Rule, form: Form, rollback_calls: bool
     ) -> Control:
         samples = form is Form.SAMPLED and not rollback_calls
-        patience = self._config.draft_seconds
-        return control(speculation, rule, self._pool.pair, patience, samples)
+        timeout = self._config.draft_seconds
+        return control(speculation, rule, self._pool.pair, timeout, samples)
 
     async def score(self, plan: Plan, deadline: float) -> list[TokenLogprob]:
         """Return the log probabilities of the prompt's tokens; the first one has none."""

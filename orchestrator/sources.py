@@ -122,7 +122,9 @@ def sources_of(
     return {name: made[name] for name in speculation.local_drafters if name in made}
 
 
-def sources_behind(before: Mapping[str, Source], fresh: Mapping[str, Source]) -> dict[str, Source]:
+def sources_after_shift(
+    before: Mapping[str, Source], fresh: Mapping[str, Source]
+) -> dict[str, Source]:
     """Return the sources for a text of which the middle is dropped.
 
     What reads the prompt begins anew with what is left of it; the others continue.

@@ -68,10 +68,10 @@ def grow(
             ranked.append((beam.score, beam, None))
         ranked += [(beam.score + each.score, beam, each) for each in its]
     ranked.sort(key=lambda one: -one[0])
-    return [_behind(beam, each, end_ids) for _, beam, each in ranked[:count]]
+    return [_extended(beam, each, end_ids) for _, beam, each in ranked[:count]]
 
 
-def _behind(beam: Beam, following: Next | None, end_ids: Container[int]) -> Beam:
+def _extended(beam: Beam, following: Next | None, end_ids: Container[int]) -> Beam:
     """Return the beam, one token longer unless it is over."""
     if following is None:
         return beam

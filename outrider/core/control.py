@@ -44,10 +44,10 @@ class Control(ABC):
         speculation: Speculation,
         rule: Rule,
         pair: Pair,
-        patience: float,
+        timeout: float,
         samples: bool = True,
     ) -> None:
-        """`patience` seconds without a sign of the draft are too many.
+        """`timeout` seconds without a sign of the draft are too many.
 
         `samples` says that rows are sampled ids and no `Rollback` is called for: only then the
         target knows by itself what is accepted, and may draft by itself.
@@ -55,7 +55,7 @@ class Control(ABC):
         self.speculation = speculation
         self.rule = rule
         self._samples = samples
-        self._longest_patience = patience
+        self._longest_wait = timeout
         self._has_draft = False  # there is a stream to one
         self.last_time: float | None = None  # when the newest rows came
         # The target has been without a round since; None while one is in flight.
@@ -293,10 +293,10 @@ class Control(ABC):
         if self.rule is Rule.REJECTION or (run_ahead is None and self.pair.takes_turns):
             run_ahead = False
         may_draft = asked.drafts and self._has_draft and not self._leaves_to_own
-        n_max = asked.n_max if may_draft and not self.rates.gain.is_resting else 0
+        n_max = asked.n_max if may_draft and not self.rates.gain.backs_off else 0
         alone, *others = forecasts(self._conditions(), n_max, run_ahead)
         may_use_own = asked.policy is Policy.MEASURED and own is not None and not own.is_silent
-        if may_use_own and own is not None and not own.rates.gain.is_resting:
+        if may_use_own and own is not None and not own.rates.gain.backs_off:
             others.append(own_forecast(self._own_conditions(own), asked.n_max))
         best = max(others, key=lambda each: each.rate, default=alone)
         return best if best.rate > CLEARLY * alone.rate and self._pays(best, alone) else alone
@@ -390,7 +390,7 @@ class Control(ABC):
         return True
 
     @property
-    def leaves_draft_alone(self) -> bool:
+    def sends_no_text(self) -> bool:
         """Whether a draft of which nothing is wanted is not even sent the text."""
         return False
 
@@ -500,11 +500,11 @@ class Control(ABC):
         """Let the target wait for the draft from now on; return until when."""
         if self._idle_since is None:
             self._idle_since = now
-        return self._waited_since + self._patience()
+        return self._waited_since + self._timeout()
 
     def is_late(self, now: float) -> bool:
         """Return whether the draft should have sent something long ago."""
-        return now >= self._waited_since + self._patience()
+        return now >= self._waited_since + self._timeout()
 
     @property
     def _waited_since(self) -> float:
@@ -512,8 +512,8 @@ class Control(ABC):
         due, idle = self._frames.due, self._idle_since
         return due if idle is None else max(due, idle)
 
-    def _patience(self) -> float:
-        return self._longest_patience
+    def _timeout(self) -> float:
+        return self._longest_wait
 
     def probes(self, late_rounds: int) -> bool:
         """Return whether to order again from a draft that did not answer in time.

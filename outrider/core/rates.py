@@ -192,7 +192,7 @@ class Gain:
         self._next_rest = self._FIRST_REST
 
     @property
-    def is_resting(self) -> bool:
+    def backs_off(self) -> bool:
         """Whether it lost so much that it is not used now."""
         return self._rest > 0.0
 
@@ -202,7 +202,7 @@ class Gain:
         `plain_seconds` is of a token without it. What is lost is a sum that starts over at nothing
         with every gain (Page's CUSUM), so that a good draft's bad luck does not add up.
         """
-        if self.is_resting or not committed:
+        if self.backs_off or not committed:
             return
         lost = min(seconds / plain_seconds, self._MOST_OF_A_ROUND * committed) - committed
         self._lost = max(0.0, self._lost + lost)

@@ -166,7 +166,7 @@ class RemoteDraft:
         draft, control = self.progress, self._control
         if draft.is_absent or self._plan.remaining(length) <= 1:
             return False
-        if wanted == 0 and control.leaves_draft_alone:
+        if wanted == 0 and control.sends_no_text:
             return False
         return draft.state is not DraftState.LATE or control.probes(draft.late_rounds)
 

@@ -102,7 +102,7 @@ class Measured(Control):
             return
         gain = own if known.own_length else self.rates.gain
         gain.note_rounds(outcome.committed, self._seconds_of(outcome), self.plain_seconds)
-        if gain.is_resting:
+        if gain.backs_off:
             self._forecast = None  # without it
 
     def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
@@ -183,7 +183,7 @@ class Measured(Control):
         return self.forecast.mode is not Mode.NO_WAIT and not self.probing
 
     @property
-    def leaves_draft_alone(self) -> bool:
+    def sends_no_text(self) -> bool:
         # On the target's own cores, reading the text takes time from the target.
         return self.pair.takes_turns and not self.forecast.length
 
@@ -211,22 +211,22 @@ class Measured(Control):
         seconds = self.round_seconds(drafted) if drafted else self.plain_seconds
         return expected_tokens(self.acceptance.mean, drafted) - self.forecast.rate * seconds
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         rates = self.rates
         waits = rates.latency.value + rates.token_time.value
         if self.pair.takes_turns:
             waits += self.plain_seconds
-        return min(self._longest_patience, 0.05 + 4.0 * waits)
+        return min(self._longest_wait, 0.05 + 4.0 * waits)
 
 
 _POLICIES = {Policy.FIXED: Fixed, Policy.CLASSIC: Classic, Policy.MEASURED: Measured}
 
 
 def control(
-    speculation: Speculation, rule: Rule, pair: Pair, patience: float, samples: bool = True
+    speculation: Speculation, rule: Rule, pair: Pair, timeout: float, samples: bool = True
 ) -> Control:
-    """Return what decides for one generation; `patience` seconds without a sign are too many.
+    """Return what decides for one generation; `timeout` seconds without a sign are too many.
 
     `samples` says that rows are sampled ids and no `Rollback` is called for.
     """
-    return _POLICIES[speculation.policy](speculation, rule, pair, patience, samples)
+    return _POLICIES[speculation.policy](speculation, rule, pair, timeout, samples)

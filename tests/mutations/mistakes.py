@@ -393,9 +393,9 @@ MISTAKES = (
     Mistake(
         "the draft is waited for without end",
         "outrider/core/control.py",
-        "return now >= self._waited_since + self._patience()",
+        "return now >= self._waited_since + self._timeout()",
         "return False",
-        (f"{SPECULATE}::test_a_fixed_length_is_waited_for_until_patience_ends",),
+        (f"{SPECULATE}::test_a_fixed_length_is_waited_for_until_its_timeout",),
     ),
     # --- bounds ---
     Mistake(

@@ -189,7 +189,7 @@ class Simulation:
         seed: int,
         pair: Pair | None = None,
         faults: Faults | None = None,
-        patience: float = 1.0,
+        timeout: float = 1.0,
         prompt_tokens: int = PROMPT_TOKENS,
         engine: SharedEngine | None = None,
         language: Language | None = None,
@@ -207,7 +207,7 @@ class Simulation:
         self.draft_busy = self.target_busy = False
         self._turn_ends = 0.0
         self.ended = False
-        its_control = control(speculation, Rule.MATCH, pair or known_pair(models), patience)
+        its_control = control(speculation, Rule.MATCH, pair or known_pair(models), timeout)
         self.prompt = self.language.prompt or prompt(prompt_tokens)
         self.tokens = tokens
         plan = _plan(its_control, self.prompt, tokens)

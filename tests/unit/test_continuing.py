@@ -69,7 +69,7 @@ def generation(
         vocabulary=100,
         end_token_ids=frozenset({END}),
     )
-    its_control: Control = control(Speculation(), Rule.MATCH, known or far_draft(), patience=1.0)
+    its_control: Control = control(Speculation(), Rule.MATCH, known or far_draft(), timeout=1.0)
     begun = Generation(
         Plan(
             opening=opening,

@@ -78,7 +78,7 @@ def plan(
         "target_context": 1000,
     }
     speculation = Speculation(n_max=draft, policy=policy, run_ahead=run_ahead)
-    its_control = control(speculation, rule, Pair(), patience=1.0)
+    its_control = control(speculation, rule, Pair(), timeout=1.0)
     return Plan(opening=opening, prompt=PROMPT, control=its_control, **(usual | options))  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ from orchestrator.sources import (
     Expected,
     Grammars,
     UsualTokens,
-    sources_behind,
+    sources_after_shift,
     sources_of,
 )
 from outrider.core.counts import Counts
@@ -278,7 +278,7 @@ def test_a_stalled_prompt_is_read_in_pieces() -> None:
 def test_a_text_that_shifted_keeps_its_prediction() -> None:
     before = sources([1, 2, 3])
     fresh = sources([1, 2, 3])
-    after = sources_behind(before, fresh)
+    after = sources_after_shift(before, fresh)
     assert after["prediction"] is before["prediction"]
     assert after["suffix"] is fresh["suffix"]
 

@@ -39,7 +39,7 @@ def sources(least: float = 0.0, **changes: Any) -> LocalSources:
 
 def proposed(local: LocalSources, text: list[int], count: int = 4) -> list[int]:
     local.follow(text, len(text))
-    while local.is_behind:
+    while local.has_unread:
         local.read()
     return [guess.token_id for guess in local.propose(count)]
 
@@ -100,9 +100,9 @@ def test_nothing_is_proposed_of_a_text_that_is_partly_read() -> None:
     local = sources()
     local.follow([*WORDS, *WORDS], 16)
     local.read(12)
-    assert local.is_behind and local.propose(4) == []
+    assert local.has_unread and local.propose(4) == []
     local.read(12)
-    assert not local.is_behind and local.propose(4)
+    assert not local.has_unread and local.propose(4)
 
 
 def test_it_goes_on_behind_tokens_that_are_not_committed() -> None:

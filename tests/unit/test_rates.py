@@ -134,7 +134,7 @@ def write(gain: Gain, rounds: int, committed: int, times: float) -> int:
     It ends where the draft rests.
     """
     for done in range(rounds):
-        if gain.is_resting:
+        if gain.backs_off:
             return done
         gain.note_rounds(committed, times * committed * PLAIN, PLAIN)
     return rounds
@@ -143,7 +143,7 @@ def write(gain: Gain, rounds: int, committed: int, times: float) -> int:
 def rest(gain: Gain) -> int:
     """Decode plainly until the draft may be used again; return how often."""
     count = 0
-    while gain.is_resting:
+    while gain.backs_off:
         gain.note_unused(1)
         count += 1
     return count
@@ -152,7 +152,7 @@ def rest(gain: Gain) -> int:
 def test_a_losing_draft_rests_once_twelve_tokens_are_lost() -> None:
     gain = Gain()
     assert write(gain, 100, 1, 1.5) == 24
-    assert gain.is_resting
+    assert gain.backs_off
 
 
 def test_each_rest_is_longer_until_the_draft_has_gained_as_much() -> None:
@@ -170,9 +170,9 @@ def test_each_rest_is_longer_until_the_draft_has_gained_as_much() -> None:
 def test_one_slow_round_says_more_of_the_machine_than_of_the_draft() -> None:
     gain = Gain()
     gain.note_rounds(3, 100.0, PLAIN)
-    assert not gain.is_resting
+    assert not gain.backs_off
     gain.note_rounds(3, 100.0, PLAIN)
-    assert gain.is_resting
+    assert gain.backs_off
 
 
 def test_what_came_with_no_tokens_says_nothing_and_what_is_unused_rests_no_less() -> None:
@@ -190,9 +190,9 @@ def test_a_good_draft_seldom_rests_for_bad_luck() -> None:
     dice, rested = random.Random(1), 0
     for _ in range(200):
         gain, tokens = Gain(), 0
-        while tokens < 512 and not gain.is_resting:
+        while tokens < 512 and not gain.backs_off:
             accepted = next((i for i in range(3) if dice.random() > 0.7), 3)
             gain.note_rounds(accepted + 1, 2.53 / 1.3 * PLAIN, PLAIN)
             tokens += accepted + 1
-        rested += gain.is_resting
+        rested += gain.backs_off
     assert rested == 0

@@ -37,7 +37,7 @@ def plan() -> Plan:
     return Plan(
         opening=opening,
         prompt=[0],
-        control=control(Speculation(), Rule.MATCH, Pair(), patience=1.0),
+        control=control(Speculation(), Rule.MATCH, Pair(), timeout=1.0),
         form=Form.SAMPLED,
         rollback_calls=False,
         target_context=99,

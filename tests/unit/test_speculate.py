@@ -43,7 +43,7 @@ def made(
         token_time=Mean(token_time), latency=Mean(latency), read_time=Mean(read_time)
     )
     pair = Pair(target, rates, same_host or takes_turns, takes_turns)
-    its_control = control(Speculation(**speculation), rule, pair, patience=1.0)  # type: ignore[arg-type]
+    its_control = control(Speculation(**speculation), rule, pair, timeout=1.0)  # type: ignore[arg-type]
     its_control.note_presence(True)
     stood = 0.0
     for _ in range(400):
@@ -86,7 +86,7 @@ def test_lines_teach_and_under_rejection_only_verified_tokens_do() -> None:
 def test_all_generations_learn_from_each() -> None:
     first = made(acceptance=0.5)
     first.note_line([128] * 50, agrees=True)
-    second = control(Speculation(), Rule.MATCH, first.pair, patience=1.0)
+    second = control(Speculation(), Rule.MATCH, first.pair, timeout=1.0)
     assert second.acceptance.mean > 0.8
 
 
@@ -194,7 +194,7 @@ def test_a_draft_that_does_not_pay_is_tried_again_ever_more_rarely(
 def test_the_next_generation_goes_on_waiting_to_try_a_useless_draft() -> None:
     first = made(acceptance=0.0)
     [tried] = tries(first, 20)
-    second = control(first.speculation, Rule.MATCH, first.pair, patience=1.0)
+    second = control(first.speculation, Rule.MATCH, first.pair, timeout=1.0)
     second.note_presence(True)
     second.acceptance = first.acceptance
     [again] = tries(second, 40)
@@ -270,7 +270,7 @@ def test_on_the_targets_own_cores_a_long_text_is_read_only_where_enough_is_to_fo
         for _ in range(written):
             its.note_round(outcome())
         its.note_unread(unread, remaining)
-        assert its.leaves_draft_alone is (takes_turns and not its.forecast.length)
+        assert its.sends_no_text is (takes_turns and not its.forecast.length)
         return its.draft_count(3) > 0
 
     # Some 20 ms are saved with every token, and 1,400 are read in 1.4 s.
@@ -285,9 +285,9 @@ def test_on_the_targets_own_cores_a_long_text_is_read_only_where_enough_is_to_fo
 
 
 def test_a_draft_on_the_targets_own_cores_is_left_alone_when_nothing_is_wanted() -> None:
-    assert not made(acceptance=0.0).leaves_draft_alone
-    assert made(acceptance=0.0, takes_turns=True).leaves_draft_alone
-    assert not made(takes_turns=True).leaves_draft_alone
+    assert not made(acceptance=0.0).sends_no_text
+    assert made(acceptance=0.0, takes_turns=True).sends_no_text
+    assert not made(takes_turns=True).sends_no_text
 
 
 # --- what to verify, and whether to wait ---
@@ -361,7 +361,7 @@ def test_a_pinned_serial_draft_is_never_longer_than_asked_for() -> None:
     assert (pinned.draft_count(64), pinned.lookahead()) == (4, 0)
 
 
-def test_a_fixed_length_is_waited_for_until_patience_ends() -> None:
+def test_a_fixed_length_is_waited_for_until_its_timeout() -> None:
     fixed = made(policy=Policy.FIXED, n_max=4, acceptance=0.0, run_ahead=False)
     assert fixed.draft_count(64) == 4 and fixed.draft_count(2) == 2
     fixed.note_order(0.0, 10, 4)

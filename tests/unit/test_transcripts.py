@@ -213,7 +213,7 @@ def _begin(rest: str) -> Ticking:
                 end_token_ids=frozenset({int(options["end"])} if "end" in options else ()),
             ),
             prompt=prompt,
-            control=control(speculation, rule, pair, patience=1.0),
+            control=control(speculation, rule, pair, timeout=1.0),
             form=Form(options.get("form", usual)),
             rollback_calls=options.get("rollback") == "calls",
             target_context=int(options.get("context", 1000)),

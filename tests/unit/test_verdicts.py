@@ -55,7 +55,7 @@ def plan(seed: int, speculation: Speculation) -> Plan:
     return Plan(
         opening=opening,
         prompt=[1] * 8,
-        control=control(speculation, Rule.REJECTION, Pair(), patience=1.0),
+        control=control(speculation, Rule.REJECTION, Pair(), timeout=1.0),
         form=Form.DISTRIBUTIONS,
         rollback_calls=False,
         target_context=100,

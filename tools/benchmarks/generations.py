@@ -53,7 +53,7 @@ async def make_generation(
         Plan(
             opening=opening,
             prompt=ids,
-            control=control(speculation, rule, pair.pair, patience=5.0),
+            control=control(speculation, rule, pair.pair, timeout=5.0),
             form=Form.SAMPLED,
             rollback_calls=False,
             target_context=pair.target.model.context_token_count,
