@@ -178,7 +178,7 @@ class Control(ABC):
             return
         sessions, seconds = self.costs.sessions_together, outcome.spent.draft
         if not outcome.is_own:
-            own.note_unused(outcome.decodes / sessions)  # each of them notes these decodes
+            own.rates.retry.unused += outcome.decodes / sessions  # each of them notes these decodes
             is_in_vain = outcome.asks_own and not (outcome.drafted or outcome.is_prompt)
             decodes, length = outcome.decodes, outcome.length
             if is_in_vain and own.note_nothing(length, decodes, seconds * decodes):

@@ -5,10 +5,8 @@ The target asks it before each decode, without a message.
 
 from __future__ import annotations
 
-from outrider.core.rates import FIRST_PROBE, DraftRates
+from outrider.core.rates import FIRST_RETRY, DraftRates
 
-LAST_PROBE = 512
-"""Decodes between two probes at most; each in vain doubles them, from FIRST_PROBE on."""
 _READ_AT_ONCE = 64
 """Tokens of a text that it reads in a round, at least, before it can draft: those of one decode."""
 
@@ -44,7 +42,7 @@ class OwnDraft:
         elif count and seconds > 0.0:
             rates.token_time.note(seconds / count / ratio, rates.token_time.value)
         self._has_read, self.is_silent, self._rounds_in_vain = True, False, 0
-        self._note_tried(pays)
+        rates.retry.note_tried(pays)
 
     def note_nothing(self, length: int, rounds: int, seconds: float) -> bool:
         """It was asked in some rounds and drafted nothing after a text of `length` tokens.
@@ -54,21 +52,11 @@ class OwnDraft:
         self._read_seconds += seconds
         self._rounds_in_vain += rounds
         reading = 0 if self._has_read else length // _READ_AT_ONCE
-        if self._rounds_in_vain < FIRST_PROBE + reading:
+        if self._rounds_in_vain < FIRST_RETRY + reading:
             return False
         was_silent, self.is_silent, self._rounds_in_vain = self.is_silent, True, 0
-        self._note_tried(pays=False)
+        self.rates.retry.note_tried(pays=False)
         return not was_silent
-
-    def note_unused(self, decodes: float) -> None:
-        """Decodes had no draft of its own."""
-        self.rates.unused += decodes
-
-    def _note_tried(self, pays: bool) -> None:
-        self.rates.unused = 0.0
-        self.rates.probe_after = (
-            FIRST_PROBE if pays else min(LAST_PROBE, 2 * self.rates.probe_after)
-        )
 
     def reading_seconds(self, length: int) -> float:
         """Return the expected time of reading a text of so many tokens, unless that was done."""

@@ -2,8 +2,8 @@
 
 The measured one drafts as long as it pays, from the first token on. One forecast says what each way
 to speculate yields by what is known, and the best is used where it is clearly better than the
-target alone. What is not used is tried now and then, for a small share of the time; what loses in
-truth is left alone for a while, whatever was forecast (`Gain`).
+target alone. What is not used is tried now and then, for a small share of the time; what loses
+by the time that was measured backs off (`Gain`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import replace
 from outrider.core.control import USUAL_TOKENS, Control
 from outrider.core.forecast import Mode, expected_tokens
 from outrider.core.outcomes import Choice, Outcome, View
-from outrider.core.own_draft import LAST_PROBE
-from outrider.core.rates import FIRST_PROBE, Gain
+from outrider.core.rates import Gain
 from outrider.core.target_costs import Pair
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.speculation import Policy, Speculation
@@ -87,7 +86,7 @@ class Measured(Control):
     def note_round(self, outcome: Outcome) -> None:
         self._note_gain(outcome)
         super().note_round(outcome)
-        self.rates.unused += outcome.decodes
+        self.rates.retry.unused += outcome.decodes
 
     def _note_gain(self, outcome: Outcome) -> None:
         """Learn what the draft that the forecast goes by gained, where a round can say it."""
@@ -108,9 +107,7 @@ class Measured(Control):
     def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
         super().note_line(confidences, agrees)
         if confidences:
-            rates, pays = self.rates, self.forecast.length > 0
-            rates.probe_after = FIRST_PROBE if pays else min(LAST_PROBE, 2 * rates.probe_after)
-            rates.unused = 0.0
+            self.rates.retry.note_tried(pays=self.forecast.length > 0)
 
     @property
     def expected_rate(self) -> float:
@@ -140,13 +137,13 @@ class Measured(Control):
     def _is_due(self) -> bool:
         """Whether it is time to see how good the draft is."""
         rates = self.rates
-        if self._leaves_to_own or rates.unused < rates.probe_after:
+        if self._leaves_to_own or not rates.retry.is_due:
             return False
         if not self.pair.takes_turns:
             return True
         count = _PROBE_TOKENS + self._overtaken()
         seconds = self._unread * rates.read_time.value + count * rates.token_time.value
-        return self._may_probe(seconds, rates.unused)
+        return self._may_probe(seconds, rates.retry.unused)
 
     def _may_probe(self, seconds: float, decodes: float) -> bool:
         """Whether a probe that takes so long of the target's cores is a small share of its time.
@@ -163,12 +160,12 @@ class Measured(Control):
             return NO_OWN_DRAFT
         if best.own_length:
             return OwnDraftOrder(best.own_length, best.stop_below)
-        if own.rates.unused < own.rates.probe_after:
+        if not own.rates.retry.is_due:
             return NO_OWN_DRAFT
         seconds = own.reading_seconds(self._text_length)
         # The target has begun the next decode, with a draft, when it hears that one was enough.
         seconds += 2 * _PROBE_TOKENS * own.rates.token_time.value
-        if not self._may_probe(seconds, own.rates.unused):
+        if not self._may_probe(seconds, own.rates.retry.unused):
             return NO_OWN_DRAFT
         return OwnDraftOrder(_PROBE_TOKENS)
 

@@ -386,7 +386,7 @@ MISTAKES = (
     Mistake(
         "a draft that was given up is never tried again",
         "outrider/core/speculate.py",
-        "        self.rates.unused += outcome.decodes\n",
+        "        self.rates.retry.unused += outcome.decodes\n",
         "",
         (f"{SPECULATE}::test_a_draft_that_does_not_pay_is_tried_again_ever_more_rarely",),
     ),
@@ -672,7 +672,7 @@ MISTAKES = (
     Mistake(
         "an own draft that was once bad is never tried again",
         "outrider/core/speculate.py",
-        "if own.rates.unused < own.rates.probe_after:",
+        "if not own.rates.retry.is_due:",
         "if True:",
         (f"{OWN_POLICY}::test_one_that_was_bad_is_tried_again",),
     ),

@@ -410,7 +410,7 @@ def test_the_text_is_gathered_while_a_draft_is_only_tried() -> None:
     """Its line says how good it is whenever the text is compared with it."""
     known = far_draft()
     known.rates.token_time = Mean(1.0)  # slow: nothing is wanted of it
-    known.rates.probe_after = 1
+    known.rates.retry.after = 1
     begun = generation(limit=4000, context=8000, known=known)
     begun.draft_opened(8000)
     [first] = rounds(begun)

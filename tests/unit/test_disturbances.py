@@ -30,7 +30,7 @@ def pair_of(latency: float, token_time: float) -> Pair:
             mean.note(value)
     for i in range(20):
         acceptance.note([250, 250, 250, 250], 4 if i % 3 else 2)
-    known.rates.probe_after, known.rates.unused = 128, 40
+    known.rates.retry.after, known.rates.retry.unused = 128, 40
     return known
 
 

@@ -79,7 +79,6 @@ def test_what_is_decided_is_what_estimates_are_made_of() -> None:
     scored.propose(3)
     decided = scored.append([5, 6, 8])
     acceptance.note(decided.confidences, decided.accepted)
-    assert not acceptance.is_untried
 
 
 def test_a_confidence_is_a_byte() -> None:

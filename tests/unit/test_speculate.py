@@ -9,7 +9,7 @@ import pytest
 from outrider.core.control import CLEARLY, Control
 from outrider.core.forecast import Mode
 from outrider.core.outcomes import Outcome
-from outrider.core.rates import Acceptance, DraftRates, Mean
+from outrider.core.rates import FIRST_RETRY, Acceptance, DraftRates, Mean
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
@@ -75,17 +75,17 @@ def outcome(**changes: object) -> Outcome:
 
 def test_lines_teach_and_under_rejection_only_verified_tokens_do() -> None:
     learner = made(acceptance=0.5)
-    learner.note_line([128] * 50, agrees=True)
+    learner.note_line([128] * 150, agrees=True)
     assert learner.acceptance.mean > 0.8
     judged = made(acceptance=0.5, rule=Rule.REJECTION)
-    for _ in range(50):
+    for _ in range(150):
         judged.note_round(outcome(confidences=[128, 128, 128], drafted=3, accepted=0))
     assert judged.acceptance.mean < 0.2
 
 
 def test_all_generations_learn_from_each() -> None:
     first = made(acceptance=0.5)
-    first.note_line([128] * 50, agrees=True)
+    first.note_line([128] * 150, agrees=True)
     second = control(Speculation(), Rule.MATCH, first.pair, timeout=1.0)
     assert second.acceptance.mean > 0.8
 
@@ -186,19 +186,19 @@ def test_a_draft_that_does_not_pay_is_tried_again_ever_more_rarely(
     left = made(acceptance=acceptance, latency=latency, run_ahead=False)
     tried = tries(left, 3000, agrees=acceptance > 0.0)
     gaps = [b - a for a, b in pairwise([0, *tried])]
-    assert gaps[0] <= 16, "a third of a second, the first time"
+    assert gaps[0] <= FIRST_RETRY, "a second or two, the first time"
     assert gaps == sorted(gaps) and gaps[-1] >= 256
     assert len(tried) >= 5, "but never for good"
 
 
 def test_the_next_generation_goes_on_waiting_to_try_a_useless_draft() -> None:
     first = made(acceptance=0.0)
-    [tried] = tries(first, 20)
+    [tried] = tries(first, FIRST_RETRY + 4)
     second = control(first.speculation, Rule.MATCH, first.pair, timeout=1.0)
     second.note_presence(True)
     second.acceptance = first.acceptance
-    [again] = tries(second, 40)
-    assert 2 * tried - (20 - tried) == again
+    [again] = tries(second, 2 * FIRST_RETRY)
+    assert 2 * tried - (FIRST_RETRY + 4 - tried) == again
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_probes_on_the_targets_own_cores_take_a_small_share_of_its_time(
 
 
 def test_a_draft_elsewhere_is_tried_after_a_text_of_any_length() -> None:
-    assert tries(made(acceptance=0.0, read_time=0.0002), 40, unread=100_000)
+    assert tries(made(acceptance=0.0, read_time=0.0002), FIRST_RETRY, unread=100_000)
 
 
 def test_a_draft_slower_than_its_target_takes_little_of_its_time() -> None:
@@ -251,7 +251,7 @@ def test_a_draft_that_was_measured_on_a_busy_machine_is_used_once_it_is_seen_to_
 
 def test_a_probe_reaches_behind_what_is_decoded_until_it_comes() -> None:
     far = made(acceptance=0.0, latency=0.31)
-    for i in range(16):
+    for i in range(FIRST_RETRY):
         far.note_round(outcome(now=float(i), sent=float(i)))
     assert far.probing and far.lookahead() == 10
 
