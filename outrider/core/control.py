@@ -184,7 +184,7 @@ class Control(ABC):
             if is_in_vain and own.note_nothing(length, decodes, seconds * decodes):
                 self._forecast = None  # without it
             return
-        if own.is_silent:
+        if own.drafts_nothing:
             self._forecast = None  # with it again
         drafted, ratio = outcome.drafted, self.costs.draft_ratio()
         own.note_drafted(seconds, drafted, self.own_pays, outcome.length, ratio)
@@ -242,7 +242,7 @@ class Control(ABC):
         There may be none; and on the same cores it would do the same work with messages in between.
         """
         is_useless = self.pair.takes_turns or not self._has_draft
-        return self._own is not None and not self._own.is_silent and is_useless
+        return self._own is not None and not self._own.drafts_nothing and is_useless
 
     @property
     def needs_stream(self) -> bool:
@@ -250,7 +250,7 @@ class Control(ABC):
 
         On the same cores the target's own does the work as long as it drafts at all.
         """
-        return self._own is None or self._own.is_silent or not self.pair.takes_turns
+        return self._own is None or self._own.drafts_nothing or not self.pair.takes_turns
 
     @property
     def plain_seconds(self) -> float:
@@ -295,7 +295,7 @@ class Control(ABC):
         may_draft = asked.drafts and self._has_draft and not self._leaves_to_own
         n_max = asked.n_max if may_draft and not self.rates.gain.backs_off else 0
         alone, *others = forecasts(self._conditions(), n_max, run_ahead)
-        may_use_own = asked.policy is Policy.MEASURED and own is not None and not own.is_silent
+        may_use_own = asked.policy is Policy.MEASURED and own is not None and not own.drafts_nothing
         if may_use_own and own is not None and not own.rates.gain.backs_off:
             others.append(own_forecast(self._own_conditions(own), asked.n_max))
         best = max(others, key=lambda each: each.rate, default=alone)

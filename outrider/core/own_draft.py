@@ -17,7 +17,7 @@ class OwnDraft:
     def __init__(self, rates: DraftRates) -> None:
         self.rates = rates
         """Of all generations at the target."""
-        self.is_silent = False
+        self.drafts_nothing = False
         """Whether it drafts nothing for this text, and nobody knows why.
 
         The text may be longer than its context, or have tokens that it does not know; it may have
@@ -41,22 +41,22 @@ class OwnDraft:
             rates.read_time.note(max(0.0, reading) / length, rates.read_time.value)
         elif count and seconds > 0.0:
             rates.token_time.note(seconds / count / ratio, rates.token_time.value)
-        self._has_read, self.is_silent, self._rounds_in_vain = True, False, 0
+        self._has_read, self.drafts_nothing, self._rounds_in_vain = True, False, 0
         rates.retry.note_tried(pays)
 
     def note_nothing(self, length: int, rounds: int, seconds: float) -> bool:
         """It was asked in some rounds and drafted nothing after a text of `length` tokens.
 
-        In them it worked for so many seconds. Returns whether it is found to be silent now.
+        In them it worked for so many seconds. Returns whether that is newly found to be so.
         """
         self._read_seconds += seconds
         self._rounds_in_vain += rounds
         reading = 0 if self._has_read else length // _READ_AT_ONCE
         if self._rounds_in_vain < FIRST_RETRY + reading:
             return False
-        was_silent, self.is_silent, self._rounds_in_vain = self.is_silent, True, 0
+        did_nothing, self.drafts_nothing, self._rounds_in_vain = self.drafts_nothing, True, 0
         self.rates.retry.note_tried(pays=False)
-        return not was_silent
+        return not did_nothing
 
     def reading_seconds(self, length: int) -> float:
         """Return the expected time of reading a text of so many tokens, unless that was done."""

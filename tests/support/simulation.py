@@ -534,8 +534,8 @@ class _Target(_Peer):
         """Return what the target's own draft drafts; nothing while the text is read."""
         is_held = len(self.held) >= len(self._text) - 1
         left = len(self.world.prompt) + self.world.tokens - len(self._text) - 1
-        is_silent = len(self._text) >= self.world.faults.own_silence
-        count = 0 if is_silent else min(round_.own_draft.count, left)
+        drafts_nothing = len(self._text) >= self.world.faults.own_silence
+        count = 0 if drafts_nothing else min(round_.own_draft.count, left)
         if not self.world.models.own_token or not is_held or count <= 0:
             return NO_OWN_TOKENS
         text, confidences = list(self._text), bytearray()
