@@ -17,7 +17,8 @@ from outrider.drafters.source import NOTHING, READ_AT_ONCE, Proposal, Scored, So
 from outrider.messages import MAX_DRAFT
 
 _HOPEFUL, _SOON = 0.5, 16
-"""Where a token had such a chance, one is likely to come again within so many tokens."""
+"""Where a token had such a chance, one is likely to come again within so many tokens: a target
+that gathers its text for 100 ms would keep the place of it back."""
 
 
 @dataclass(frozen=True, slots=True)
