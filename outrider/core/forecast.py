@@ -128,7 +128,7 @@ def _splits(conditions: Conditions) -> Iterator[tuple[int, float, float, float]]
         sure_share = left / whole
         if share and left > 0.0:
             # The mean over all tokens is known better than what each confidence is worth.
-            sure = min(0.99, accepted / left * a * whole / mean)
+            sure = min(0.99, max(0.0, accepted) / left * a * whole / mean)
             unsure = max(0.0, (a - sure_share * sure) / (1.0 - sure_share))
             yield confidence, sure_share, sure, unsure
 
