@@ -6,10 +6,17 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from draft_service.drafter import FRAME_TOKENS, FrameBuilder, Line
+from draft_service.drafter import FrameBuilder, Line
 from outrider import wire, wire_drafts
 from outrider.errors import ContextExhausted, EngineBusy, PeerUnavailable, PositionPastCache
-from outrider.messages import Order, Rule, ServiceTime, SessionParameters, check_room
+from outrider.messages import (
+    FRAME_TOKENS,
+    Order,
+    Rule,
+    ServiceTime,
+    SessionParameters,
+    check_room,
+)
 from outrider.tasks import first_of
 from outrider.v1 import draft_service_pb2 as messages
 from outrider_llama_server.answers import Said, Served

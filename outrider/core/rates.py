@@ -80,7 +80,7 @@ class Mean:
         self.value = min(self.value, self.prior + self._kept(1.0) * (self.value - self.prior))
 
     def _kept(self, decodes: float) -> float:
-        return 0.5 ** (decodes / self._HALF_LIFE)
+        return math.exp2(-decodes / self._HALF_LIFE)
 
 
 class Acceptance:
