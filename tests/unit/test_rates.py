@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from outrider.core.rates import FIRST_RETRY, Acceptance, Gain, Mean
+from outrider.core.rates import FIRST_RETRY, LAST_RETRY, Acceptance, Gain, Mean
 
 PLAIN = 0.02
 """Seconds of a token of the target alone."""
@@ -21,7 +21,7 @@ def test_a_high_estimate_of_which_nothing_is_seen_falls_back_to_the_first_one() 
         mean.note(0.2)
     mean.fade()
     assert 0.19 < mean.value < 0.2
-    for _ in range(1000):
+    for _ in range(10 * LAST_RETRY):
         mean.fade()
     assert mean.value == pytest.approx(0.02, rel=0.1)
     mean.note(0.2)
