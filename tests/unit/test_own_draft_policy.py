@@ -122,7 +122,7 @@ def test_one_that_was_bad_is_tried_again():
     its = models(own_acceptance=0.9, costs=FREE_ROWS)
     known = known_pair(its)
     rate(models(own_acceptance=0.0, costs=FREE_ROWS), 600, known, has_draft=False)
-    made, _ = rate(its, 1500, known, has_draft=False)
+    made, _ = rate(its, 3000, known, has_draft=False)
     assert made > 1.8 * plain_rate(its)
 
 
