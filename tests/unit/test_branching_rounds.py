@@ -327,7 +327,7 @@ def test_on_a_gpus_costs_trees_write_the_same_text_sooner() -> None:
     for costs in (FREE, GPU):
         chain, none = written(costs, 0)
         tree, some = written(costs, 8)
-        assert none == 0 and some > 10
+        assert none == 0 and some > 5
         assert tree.seconds < 0.95 * chain.seconds
 
 
@@ -362,6 +362,6 @@ def test_runner_up_lines_are_verified_beside_the_line_where_rows_are_free(seed: 
 
     chain, none = written_with(0, FREE)
     tree, some = written_with(8, FREE)
-    assert none == 0 and some > 10
+    assert none == 0 and some > 5
     assert tree.decodes < chain.decodes and tree.seconds < chain.seconds
     assert written_with(8, CPU)[1] == 0
