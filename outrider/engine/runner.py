@@ -178,7 +178,7 @@ class JobRunner:
                 self._workers.add(ticket, step)
                 return
             ticket.take(step, perf_counter())
-            self.scheduler.begin_step(ticket)
+            self.scheduler.put_last(ticket)
         except StopIteration as end:
             self._finish(ticket, end.value)
         except Exception as error:
