@@ -1,4 +1,4 @@
-"""What pays: which rows share a decode, whether to wait for more, who should be adjacent. Pure.
+"""What pays: which rows share a decode, and whether to wait for more. Pure.
 
 Natural batching: the next decode starts when the last one ends, with what is
 ready. The one exception is a short wait for the sessions just answered:

@@ -73,8 +73,11 @@ def writing_seconds(plain: float, verify: float, rows: Sequence[int] = (_VERIFIE
 
 
 def request_seconds(decodes: Decodes, sessions: int = 1) -> list[float]:
-    """Return the seconds of a long prompt with its answer and, with several sessions, of a turn
-    of each at once."""
+    """Return the seconds of a long prompt with its answer, and of a turn of several users.
+
+    Half of what is written is written plainly and half by decodes that verify. One session has no
+    second kind of request.
+    """
     long = PROMPT * decodes.read + WRITTEN * writing_seconds(decodes.token, decodes.verify)
     if sessions == 1:
         return [long]
