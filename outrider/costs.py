@@ -30,6 +30,8 @@ _FORGOTTEN = 1.0
 fewer rows would in its place. What is only moved along with others would drift without bound."""
 _LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
 KERNEL_ROWS = 4  # that kernels take at once; what is left they take row by row
+NOISE = 0.05
+"""Of the time of a decode: what differs by less may be as long, and nothing is chosen by it."""
 _CHEAPER = 0.9  # times what it replaces: less may be noise
 _TELLING = 1e-3  # share of a decode's news that concerns slopes: less leaves them as they are
 _DOUBLING = 16384

@@ -1,4 +1,4 @@
-"""What pays: which rows share a decode, whether to wait for more, who should be adjacent. Pure.
+"""What pays: which rows share a decode, and whether to wait for more. Pure.
 
 Natural batching: the next decode starts when the last one ends, with what is
 ready. The one exception is a short wait for the sessions just answered:
@@ -11,15 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from outrider.costs import KERNEL_ROWS, CostTable
+from outrider.costs import KERNEL_ROWS, NOISE, CostTable
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, ModelDescription, Rollback
 from outrider.trees import Tree
-
-_CLEARLY_LESS = 0.95
-"""Of the time of a decode in parts: what takes less is worth rows in the gaps between them."""
-_FILLED = 0.02
-"""Of the time of a decode that its last kernel's other rows may attend for. That they make it
-quicker is not in the table, in which no decode takes more than one of more rows."""
 
 LEAST_CHUNK = 8
 """Tokens of prompts that a decode takes, also where others wait: reading advances."""
@@ -252,30 +246,15 @@ def fillers(
     for more in range(span + 1, -(-span // KERNEL_ROWS) * KERNEL_ROWS + 1):
         count = more if cost.seconds(more) <= cost.seconds(span) else count
     best: list[int] = []
-    least = _CLEARLY_LESS * apart if span > len(sequences) else apart * (1.0 + _FILLED)
+    # That a full kernel is quicker is not in the table, where no decode takes more than one of more
+    # rows: its other rows may attend for a little.
+    least = apart * (1.0 - NOISE if span > len(sequences) else 1.0 + NOISE)
     for start in range(max(0, last - count + 1), min(first, limits.streams - count) + 1):
         added = [each for each in range(start, start + count) if each not in sequences]
         seconds = cost.seconds(count) + cost.attending([(1, held(each)) for each in added])
         if seconds < least:
             best, least = added, seconds
     return best
-
-
-def exchange_to_adjoin(sequences: Collection[int]) -> tuple[int, int] | None:
-    """Return two sequences whose exchange brings these nearer to following each other.
-
-    None if they follow each other. Repeated, it moves as few as possible.
-    """
-    count = len(sequences)
-
-    def missing(start: int) -> list[int]:
-        return [s for s in range(start, start + count) if s not in sequences]
-
-    highest = max(0, max(sequences, default=0) - count + 1)
-    start = min(range(highest + 1), key=lambda start: len(missing(start)))
-    holes = missing(start)
-    outside = [s for s in sequences if not start <= s < start + count]
-    return (min(outside), holes[0]) if holes else None
 
 
 def wait_until(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.costs import CostTable, Point, RejectionCost
+from outrider.costs import NOISE, CostTable, Point, RejectionCost
 from outrider.engine.model import MAX_MULTIPLE, Chunk, Model, Rollback
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -27,11 +27,9 @@ _ODD_CHUNK = 37
 LONG = 2048
 """Tokens of a text to measure after, such as people have: after 1,400 flash attention took twice as
 long on an Intel CPU, after 128 it looked better (docs/decisions/0019)."""
-_REPEATED = 1  # tokens that are read, to repeat their cells
 _SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after a text too
-_QUICK_ROW_COUNTS, _READ_ROWS = (1, 2, 3, 4, 8), 32
-_REPEATS = 3
-_NOISE = 0.05  # of a decode's time
+_QUICK_ROW_COUNTS = (1, 2, 3, 4, 8, 32)  # of a start; the last one tells what reading costs
+REPEATS = 3  # of a decode that is measured: the quickest counts
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
 PRICED = (Rollback.SNAPSHOTS, Rollback.CHECKPOINTS)
@@ -64,15 +62,15 @@ def decode_costs(
     ids = history(model, min(LONG + most, description.context))
     after_none: dict[int, float] = {}
     begin = clock()
-    for _ in range(_REPEATS):
+    for _ in range(REPEATS):
         _time(model, clock, ids, 0, counts, begin + budget, after_none)
-    for _ in range(_REPEATS):
+    for _ in range(REPEATS):
         _time(model, clock, ids, 0, _doubtful(after_none), begin + 2.0 * budget, after_none)
     some = [c for c in after_none if c in _SLOPE_ROW_COUNTS] or counts[:1]
     length = hold(model, clock, ids[:-most], budget / 6.0)
     after_text: dict[int, float] = {}
     begin = clock()
-    for _ in range(_REPEATS):
+    for _ in range(REPEATS):
         _time(model, clock, ids, length, some, begin + budget / 3.0, after_text)
     model.truncate(0, 0)
     points = [Point(count, seconds) for count, seconds in sorted(after_none.items())]
@@ -87,14 +85,15 @@ def quick_costs(model: Model, clock: Clock, budget: float = 0.3) -> list[Point]:
     """
     description = model.describe()
     limit = min(description.batch_rows, description.context // 2)
-    counts = [c for c in _QUICK_ROW_COUNTS if c <= limit and model.padded(c) == c] or [1]
-    ids, quickest = history(model, min(limit, _READ_ROWS)), dict[int, float]()
+    *few, many = _QUICK_ROW_COUNTS
+    counts = [c for c in few if c <= limit and model.padded(c) == c] or [1]
+    ids, quickest = history(model, min(limit, many)), dict[int, float]()
     end = clock() + budget
     _time(model, clock, ids, 0, counts, math.inf, quickest)
     largest = counts[-1]
-    if limit >= _READ_ROWS and clock() + _READ_ROWS / largest * quickest[largest] < end:
-        counts = [*counts, _READ_ROWS]
-    for _ in range(_REPEATS - 1):
+    if limit >= many and clock() + many / largest * quickest[largest] < end:
+        counts = [*counts, many]
+    for _ in range(REPEATS - 1):
         _time(model, clock, ids, 0, counts, end, quickest)
     return [Point(count, seconds) for count, seconds in sorted(quickest.items())]
 
@@ -102,7 +101,7 @@ def quick_costs(model: Model, clock: Clock, budget: float = 0.3) -> list[Point]:
 def repeat(model: Model, ids: Sequence[int]) -> int:
     """Let sequence 0 hold as many tokens as `ids` by reading a few; return how many it holds."""
     model.truncate(0, 0)
-    _fill(model, 0, 0, ids[:_REPEATED], model.describe().batch_rows)
+    _fill(model, 0, 0, ids[:1], model.describe().batch_rows)
     return model.repeat_cells(0, len(ids))
 
 
@@ -113,7 +112,7 @@ def hold(model: Model, clock: Clock, ids: Sequence[int], seconds: float) -> int:
     `seconds` or less.
     """
     held = repeat(model, ids)
-    if held > _REPEATED:
+    if held > 1:
         return held
     rows = model.describe().batch_rows
     begin, length = clock(), min(HISTORY, len(ids))
@@ -170,7 +169,7 @@ def with_slopes(
     others are on lines through those. What may be noise is left to service to learn.
     """
     grown = [
-        Point(count, base, max(0.0, after_text[count] - (1.0 + _NOISE) * base) / token_count)
+        Point(count, base, max(0.0, after_text[count] - (1.0 + NOISE) * base) / token_count)
         for count, base, _ in points
         if count in after_text
     ]
@@ -214,7 +213,7 @@ def rejection_cost(model: Model, clock: Clock) -> RejectionCost:
         return RejectionCost()
     saving = restoring = math.inf
     ids = history(model, 3)
-    for _ in range(_REPEATS):
+    for _ in range(REPEATS):
         # With a row each, as only then a decode is over when it returns.
         model.decode([Chunk(0, 0, ids[:2], 1)])
         times = [clock()]
@@ -274,21 +273,9 @@ def _is_exact(model: Model, ids: list[int], expected: NDArray[np.float32]) -> bo
     _read_end_again(model, ids, _ODD_CHUNK)
     if not np.array_equal(_tail(model, ids, [7, 9]), expected):
         return False
-    if not all(
+    return all(
         np.array_equal(rows, expected[-len(rows) :]) for rows in _rows_beside_others(model, ids)
-    ):
-        return False
-    return _survives_exchanges(model, ids, expected)
-
-
-def _survives_exchanges(model: Model, ids: list[int], expected: NDArray[np.float32]) -> bool:
-    """Say whether a sequence that was moved away and back gives the same bits."""
-    description = model.describe()
-    if description.sequence_count < 2 or not description.can_exchange:
-        return True
-    for _ in range(2):
-        model.exchange(0, 1)
-    return np.array_equal(_tail(model, ids, [TAIL]), expected)
+    )
 
 
 def _fill(model: Model, sequence: int, position: int, ids: Sequence[int], chunk: int) -> None:

@@ -19,11 +19,11 @@ from typing import Protocol
 
 from outrider.threads import available_cores
 
-_POLL, _SLOW_POLL, _SLOW_AFTER = 0.0005, 0.002, 0.005
-"""Seconds between two looks, and after that many of waiting: each takes a core from who decodes."""
-_FIRST_WAIT, _LEAST_WAIT, _LONGEST_WAIT = 0.125, 0.0125, 0.5
-_PATIENCE = 4.0
-"""Times the longest wait of late."""
+_POLL = 0.001
+"""Seconds between two looks: each takes a core from who decodes."""
+
+_LONGEST_WAIT = 2.0
+"""Seconds for which a holder is waited for: more than any decode but of a long prompt takes."""
 
 
 class CoreLock(Protocol):
@@ -75,8 +75,8 @@ class NoCoreLock:
 class SharedCores:
     """CoreLock on the cores that this process may use, among all engines of one user.
 
-    A holder that keeps them for much longer than usual, such as a stopped process,
-    is waited for no more until the cores are seen free again.
+    A holder that keeps them for `_LONGEST_WAIT`, such as a stopped process, is waited for no more
+    until the cores are seen free again.
     """
 
     def __init__(self, file: int, core_count: int, thread_count: int) -> None:
@@ -87,27 +87,15 @@ class SharedCores:
         self._count = min(thread_count, core_count)
         self._held: int | None = None  # the first core that is locked; None while none is
         self._waiting_since: float | None = None  # None while it does not wait
-        self._gave_up = False  # it waited too long, and decodes without the lock
-        self._longest = _FIRST_WAIT  # of others' latest decodes, as seen from here; fades
 
     def take(self, now: float) -> float:
         """Lock free cores; see CoreLock."""
         if self._lock_any():
-            if self._waiting_since is not None and not self._gave_up:
-                self._learn(now - self._waiting_since)
-            self._waiting_since, self._gave_up = None, False
+            self._waiting_since = None
             return 0.0
         if self._waiting_since is None:
             self._waiting_since = now
-        if not self._gave_up and now - self._waiting_since > _PATIENCE * self._longest:
-            self._gave_up = True
-            self._learn(2.0 * self._longest)
-        if self._gave_up:
-            return 0.0
-        return _POLL if now - self._waiting_since < _SLOW_AFTER else _SLOW_POLL
-
-    def _learn(self, wait: float) -> None:
-        self._longest = min(_LONGEST_WAIT, max(wait, 0.98 * self._longest, _LEAST_WAIT))
+        return _POLL if now - self._waiting_since < _LONGEST_WAIT else 0.0
 
     def give(self) -> None:
         """Unlock them."""
@@ -119,7 +107,7 @@ class SharedCores:
         """Lock free cores, however long others hold them up to a limit; see CoreLock."""
         deadline = time.monotonic() + seconds
         while not self._lock_any() and time.monotonic() < deadline:
-            time.sleep(_SLOW_POLL)
+            time.sleep(_POLL)
 
     def try_take(self) -> bool:
         """Lock free cores if there are any now; see CoreLock."""

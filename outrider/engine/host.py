@@ -23,7 +23,6 @@ from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
-from outrider.engine.quiet import QuietTries
 from outrider.engine.runner import JobRunner
 from outrider.errors import Draining, EngineBusy, OutriderError, RoundSuperseded
 
@@ -69,7 +68,7 @@ class EngineHost:
         self._core_lock: CoreLock
         self._preparation: Preparation
         self._used_time = 0.0  # when something was asked for last
-        self._quiet = QuietTries(options.first_quiet_seconds, options.quiet_seconds)
+        self._idle_seconds = options.first_quiet_seconds  # without a request until it measures
 
     def start(self) -> Future[Loaded]:
         """Start to load the model.
@@ -233,7 +232,7 @@ class EngineHost:
         runner = self._runner
         if not self._preparation.is_due or runner.is_open or runner.scheduler.busy_sessions:
             return None
-        return self._quiet.due(self._used_time)
+        return self._used_time + self._idle_seconds
 
     def _measure(self) -> None:
         """Measure while nobody wants anything; what is cached is lost once that begins."""
@@ -244,8 +243,8 @@ class EngineHost:
         if prepared is not None:
             runner.begin_anew(prepared)
             self.on_prepared(prepared)
-        else:
-            self._quiet.note_failure()
+        else:  # others were at work, or somebody came: they may do so again
+            self._idle_seconds = max(2.0 * self._idle_seconds, self._options.quiet_seconds)
 
     def _is_asked(self) -> bool:
         return not self._inbox.empty()
@@ -280,7 +279,8 @@ class EngineHost:
             self._places.release()
             ticket.fail(Draining(_STOPPING))
             return
-        self._quiet.note_work()
+        # What is cached is worth something from now on.
+        self._idle_seconds = max(self._idle_seconds, self._options.quiet_seconds)
         self._runner.queue(ticket)
 
     def _cancelled(self) -> OutriderError:

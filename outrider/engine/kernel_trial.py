@@ -28,7 +28,7 @@ from outrider.engine import kernels
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest
 from outrider.engine.kept import KeptFiles
-from outrider.engine.layout import PROMPT, WRITTEN
+from outrider.engine.layout import PROMPT, SESSIONS, WRITTEN
 from outrider.engine.measurements import processor
 from outrider.errors import DecodeFailed, OutriderError
 
@@ -45,10 +45,8 @@ TARGET_ROWS = (1, 4, 8)
 """Rows of the decodes in which a target writes: plain, of a draft, of several users."""
 DRAFT_ROWS = (1,)
 
-_TELLING_ROWS = 9  # that a median is compared of
 _ONE_SESSION = " of 1 session"
 
-_SESSIONS = 4
 _CONTEXT = 64  # tokens; more than is tried, and no more than any model has positions
 _COLUMNS = 4096  # logits of a row that are compared, spread over the vocabulary
 _SECONDS = 900.0  # for a child: a large file on a slow disk
@@ -211,7 +209,7 @@ def difference(expected: Logits, found: Logits) -> str:
         median = float(np.median(np.where(np.isfinite(means), means, np.inf)))
         if kind.endswith(_ONE_SESSION):
             alone = max(alone, median)
-        is_telling = not kind.endswith(_ONE_SESSION) and len(rows) >= _TELLING_ROWS
+        is_telling = not kind.endswith(_ONE_SESSION) and len(rows) > SESSIONS
         limit = min(MOST_DIFFERENCE, MOST_TIMES * alone) if is_telling else MOST_DIFFERENCE
         if not median <= limit:
             return f"its logits of {kind} are wrong"
@@ -265,7 +263,7 @@ def main(path: str, plugin: str, threads: str, result: str) -> None:
         LlamaConfig(
             path=Path(path),
             context=_CONTEXT,
-            sequence_count=_SESSIONS,
+            sequence_count=SESSIONS,
             thread_count=int(threads),
             gpu_layers=0,
             pad_multiple=1,
@@ -283,7 +281,7 @@ def main(path: str, plugin: str, threads: str, result: str) -> None:
         found[kind] = np.array([row[columns] for rows in model.decode(chunks) for row in rows])
 
     # Of a whole block of rows and one more, and then of as many rows for several sessions.
-    for sessions, count in ((1, 33), (2, 9), (_SESSIONS, 9)):
+    for sessions, count in ((1, 33), (2, 9), (SESSIONS, 9)):
         of = _ONE_SESSION if sessions == 1 else f" of {sessions} sessions"
         decode(f"{count} rows{of}", sessions, 0, count)
         decode(f"1 row{of}", sessions, count, 1)

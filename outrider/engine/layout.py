@@ -1,7 +1,7 @@
 """Chooses how a model's cache is laid out: by the seconds that typical requests take.
 
-They are computed from decodes after two lengths of text, alone and of several sessions at once,
-while the others hold as much: in a pool every row looks over everybody's cells.
+They are computed from decodes after a text, alone and of several sessions at once, while the others
+hold as much: in a pool every row looks over everybody's cells.
 """
 
 from __future__ import annotations
@@ -11,127 +11,78 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outrider.engine.calibrate import LONG, history, hold, repeat
+from outrider.costs import NOISE
+from outrider.engine.calibrate import history, hold, repeat
 from outrider.engine.model import Chunk, Layout, Model, NoRoom
 from outrider.errors import DecodeFailed, InvalidConfig
 
-_LEAST = 128
-"""Tokens of the longer text at least: llama.cpp attends to 256 cells at a time, so that layouts
-hardly differ by less."""
+TEXT = 1024
+"""Tokens that each session holds: the middle of a request. On an Intel CPU flash attention is the
+sooner one after 128, and takes twice as long after 1,400 (docs/decisions/0019)."""
 
-_SHORTER = 8  # the longer text over the shorter one: 256 tokens fill the fewest cells
-
-_QUICK = 1024
-"""Tokens after which a start looks at a few decodes: as many as a common prompt has, and half the
-memory and time of LONG."""
-
-_READING_SECONDS = 1.0  # s; tokens are read for so long where cells cannot be repeated
 _READ_ROWS = 64
 """Rows of a decode that reads: from 64 on flash attention is another kernel (decisions/0021)."""
 
-_SESSIONS = 4  # sessions that are measured together, at most
+_READING_SECONDS = 1.0  # s; tokens are read for so long where cells cannot be repeated
 _REPEATS = 2  # of a decode, in each of as many rounds; one that reads is long, and taken once
+SESSIONS = 4  # sessions that are measured together, at most
 _VERIFIED = 4  # rows of a decode that verifies three draft tokens
-_ALONE = (1, _VERIFIED)  # rows of the decodes of one session that writes
 _ACCEPTANCE = 0.6
 """Of a draft token, given those before it: about what pairs of one family reach."""
 
-PROMPT, WRITTEN = 1500, 300  # tokens of a long prompt, and of any answer
-_TURN, _CHAT = 500, 4000  # tokens of the prompt of a turn or of one of several users; of a chat
-_REQUESTS = ("a long prompt", "a chat", "several users")
+PROMPT, TURN, WRITTEN = 1500, 500, 300
+"""Tokens of a long prompt, of that of one of several users, and of any answer."""
 
-_CLEARLY_LESS = 0.95
-"""Times what llama.cpp's own choice takes: less may be noise."""
+_MIXED = [4, 2, 1, 1]  # rows of each session in a decode of several rounds
+_REQUESTS = ("a long prompt", "several users")
 
 Clock = Callable[[], float]
 
 
-class Line(NamedTuple):
-    """Seconds of one kind of decode, by the tokens that each session holds before it."""
+class Decodes(NamedTuple):
+    """Seconds of decodes in one layout, after a text of every session."""
 
-    base: float
-    slope: float  # for each of those tokens
-
-    def at(self, token_count: float) -> float:
-        """Return the seconds of a decode after so many tokens."""
-        return self.base + self.slope * token_count
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """What the decodes of one layout take."""
-
-    token: Line
+    token: float
     """A row of one session."""
-    verify: Line
+    verify: float
     """`_VERIFIED` rows of one session."""
-    read: Line
-    """`_READ_ROWS` rows of one session, all but one without logits."""
-    tokens: Line | None = None
-    """A row of each of several sessions; None where there is one."""
-    verifies: Line | None = None
-    """Different numbers of rows of each, as rounds have them: `_mixed`."""
+    read: float
+    """A row of a prompt, `_READ_ROWS` at once, all but one without logits."""
+    tokens: float = 0.0
+    """A row of each of several sessions."""
+    verifies: float = 0.0
+    """Different numbers of rows of each, as rounds have them: `_MIXED`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutSeconds:
-    """What typical requests take in a layout, in the order of `request_seconds`."""
+    """What typical requests take in a layout, in the order of `_REQUESTS`."""
 
     layout: Layout
     requests: Sequence[float]
 
 
-def request_seconds(lines: Lines, context: int, sessions: int = 1) -> list[float]:
-    """Return the seconds of a long prompt with its answer, of a chat, and of several users.
+def writing_seconds(plain: float, verify: float, rows: Sequence[int] = (_VERIFIED,)) -> float:
+    """Return the seconds of a token: half of them by plain decodes, half by those that verify.
 
-    Half of what is written is written plainly and half by decodes that verify. A prompt has 1,500
-    tokens and an answer 300. A chat has turns of 500 and 300 until there are 4,000, of which each
-    reads what is new; with several sessions, so many users have such a turn at once. They are
-    shorter in proportion where `context` is too small.
+    `rows` are those of each session in a decode that verifies, which writes what is accepted and
+    one token more.
     """
-    verified = _tokens_of(_VERIFIED)
-    prompt, answer = _fitting(PROMPT, context)
-    long = _read(lines.read, 0, prompt)
-    long += _write(lines.token, lines.verify, verified, prompt, answer)
-    turn, answer = _fitting(_TURN, context)
-    chat = 0.0
-    for number in range(max(1, min(context, _CHAT) // (turn + answer))):
-        start = number * (turn + answer)
-        chat += _read(lines.read, start, turn)
-        chat += _write(lines.token, lines.verify, verified, start + turn, answer)
-    if lines.tokens is None or lines.verifies is None:
-        return [long, chat]
-    rows = _mixed(sessions)
-    verified = sum(map(_tokens_of, rows)) / sessions
-    users = sessions * _read(lines.read, 0, turn)
-    users += _write(lines.tokens, lines.verifies, verified, turn, answer)
-    return [long, chat, users]
+    written = sum(_ACCEPTANCE**place for count in rows for place in range(count)) / len(rows)
+    return (plain + verify / written) / 2.0
 
 
-def _fitting(prompt: int, context: int) -> tuple[int, int]:
-    """Return the tokens of a prompt and of its answer, less of both where a context is small."""
-    share = min(1.0, context / (prompt + WRITTEN))
-    return max(1, int(share * prompt)), max(1, int(share * WRITTEN))
+def request_seconds(decodes: Decodes, sessions: int = 1) -> list[float]:
+    """Return the seconds of a long prompt with its answer, and of a turn of several users.
 
-
-def _read(read: Line, start: int, token_count: int) -> float:
-    return token_count / _READ_ROWS * read.at(start + token_count / 2.0)
-
-
-def _write(plain: Line, verify: Line, verified: float, start: int, token_count: int) -> float:
-    """Return the seconds of writing after `start` tokens: half of it by `verified` at a time."""
-    middle = start + token_count / 2.0
-    return token_count / 2.0 * (plain.at(middle) + verify.at(middle) / verified)
-
-
-def _tokens_of(rows: int) -> float:
-    """Return the tokens that a decode of a round writes: those accepted, and one more."""
-    return sum(_ACCEPTANCE**count for count in range(rows))
-
-
-def _mixed(sessions: int) -> list[int]:
-    """Return the rows of each session in a decode of several rounds."""
-    return [4, 2, 1, 1][:sessions]
+    Half of what is written is written plainly and half by decodes that verify. One session has no
+    second kind of request.
+    """
+    long = PROMPT * decodes.read + WRITTEN * writing_seconds(decodes.token, decodes.verify)
+    if sessions == 1:
+        return [long]
+    writing = writing_seconds(decodes.tokens, decodes.verifies, _MIXED[:sessions])
+    return [long, sessions * TURN * decodes.read + WRITTEN * writing]
 
 
 def candidates(layouts: Sequence[Layout], sessions: int) -> list[Layout]:
@@ -155,7 +106,7 @@ def choose_layout(measured: Sequence[LayoutSeconds]) -> Layout:
     own = usual_layout([each.layout for each in measured])
     usual = next(each for each in measured if each.layout == own)
     best = min(measured, key=lambda each: relative_seconds(each, usual))
-    is_better = relative_seconds(best, usual) < _CLEARLY_LESS
+    is_better = relative_seconds(best, usual) < 1.0 - NOISE
     return best.layout if is_better else usual.layout
 
 
@@ -192,66 +143,45 @@ def measure_layouts(model: Model, clock: Clock) -> list[LayoutSeconds]:
     first = model.describe().layouts[0]
     model.open(first)
     description = model.describe()
-    sessions = min(_SESSIONS, description.sequence_count)
+    sessions = min(SESSIONS, description.sequence_count)
     layouts = candidates(description.layouts, sessions)
     # A pool has room for as much in all sessions as fewer streams would have.
     cells = description.pool_cells or sessions * description.context
     room = min(description.context, cells // sessions) - _READ_ROWS
-    if len(layouts) < 2 or room < _LEAST:
+    if len(layouts) < 2 or room < _READ_ROWS:
         return []
-    ids = history(model, min(LONG, room))
-    long = hold(model, clock, ids, _READING_SECONDS)
-    lengths = (long // _SHORTER, long)
-    measured: dict[Layout, list[float]] = {}
+    ids = history(model, min(TEXT, room))
+    ids = ids[: hold(model, clock, ids, _READING_SECONDS)]
+    measured: dict[Layout, Decodes] = {}
     for layout in layouts * _REPEATS:  # in turn: what disturbs a machine for a while disturbs all
         try:
             model.open(layout)
-            seconds = _measure(model, clock, ids, lengths, sessions)
+            seconds = _measure(model, clock, ids, sessions)
         except (InvalidConfig, DecodeFailed, NoRoom):  # this build or device cannot
             continue
-        measured[layout] = list(map(min, seconds, measured.get(layout, seconds)))
+        measured[layout] = Decodes(*map(min, seconds, measured.get(layout, seconds)))
     model.open(first)
-    return [
-        LayoutSeconds(
-            layout, request_seconds(_lines(seconds, lengths), description.context, sessions)
-        )
-        for layout, seconds in measured.items()
-    ]
+    return [LayoutSeconds(each, request_seconds(measured[each], sessions)) for each in measured]
 
 
-def _measure(
-    model: Model, clock: Clock, ids: Sequence[int], lengths: Sequence[int], sessions: int
-) -> list[float]:
-    """Return the seconds of every kind of decode after the one length, then after the other."""
+def _measure(model: Model, clock: Clock, ids: Sequence[int], sessions: int) -> Decodes:
+    """Return the seconds of decodes of every kind; the sequences are left empty."""
     read_rows = min(_READ_ROWS, model.describe().batch_rows)
-    together = [[1] * sessions, _mixed(sessions)] if sessions > 1 else []
-    seconds: list[float] = []
-    for length in lengths:
-        hold(model, clock, ids[:length], math.inf)
-        for other in range(1, sessions):
-            model.duplicate(0, other)
-        seconds += [_decode_seconds(model, clock, length, [rows]) for rows in _ALONE]
-        reading = _decode_seconds(model, clock, length, [read_rows])
-        seconds.append(reading * _READ_ROWS / read_rows)
-        seconds += [_decode_seconds(model, clock, length, rows) for rows in together]
-        for sequence in range(sessions):
-            model.truncate(sequence, 0)
-    return seconds
-
-
-def _lines(seconds: Sequence[float], lengths: Sequence[int]) -> Lines:
-    """Return the lines through what `_measure` returned."""
-    kinds = len(seconds) // 2
-    short, long = lengths
-    lines = []
-    for before, after in zip(seconds[:kinds], seconds[kinds:], strict=True):
-        slope = max(0.0, after - before) / (long - short)
-        lines.append(Line(max(0.0, after - slope * long), slope))
-    return Lines(*lines)
+    hold(model, clock, ids, math.inf)
+    for other in range(1, sessions):
+        model.duplicate(0, other)
+    kinds = [[1], [_VERIFIED], [read_rows]]
+    if sessions > 1:
+        kinds += [[1] * sessions, _MIXED[:sessions]]
+    seconds = [_decode_seconds(model, clock, len(ids), rows) for rows in kinds]
+    seconds[2] /= read_rows
+    for sequence in range(sessions):
+        model.truncate(sequence, 0)
+    return Decodes(*seconds)
 
 
 def _decode_seconds(model: Model, clock: Clock, position: int, rows: Sequence[int]) -> float:
-    """Return the least time of a few decodes of so many rows of each session."""
+    """Return the least time of a few decodes of so many rows of each session, or of a long one."""
     chunks = [
         # With a row each, as only then a decode is over when it returns.
         Chunk(number, position, [number + 3] * count, count if count <= _VERIFIED else 1)
@@ -319,18 +249,17 @@ def open_quickly(model: Model, clock: Clock, layouts: Sequence[Layout]) -> Look:
 
 
 def _look(model: Model, clock: Clock) -> Look:
-    ids = history(model, min(_QUICK, model.describe().context - _VERIFIED))
+    ids = history(model, min(TEXT, model.describe().context - _VERIFIED))
     try:
-        if len(ids) < _LEAST or repeat(model, ids) < len(ids):
+        if len(ids) < _READ_ROWS or repeat(model, ids) < len(ids):
             return Look(0, {})
-        seconds = {rows: _decode_seconds(model, clock, len(ids), [rows]) for rows in _ALONE}
+        seconds = {rows: _decode_seconds(model, clock, len(ids), [rows]) for rows in (1, _VERIFIED)}
         return Look(len(ids), seconds)
     finally:
         model.truncate(0, 0)
 
 
 def _score(look: Look, is_usual: bool) -> float:
-    """Return the seconds of a token, written plainly and by rounds, in favour of the usual."""
-    plain, verify = (Line(look.seconds[rows], 0.0) for rows in _ALONE)
-    seconds = _write(plain, verify, _tokens_of(_VERIFIED), 0, 1)
-    return seconds * (_CLEARLY_LESS if is_usual else 1.0)
+    """Return the seconds of a token, in favour of the usual layout."""
+    seconds = writing_seconds(look.seconds[1], look.seconds[_VERIFIED])
+    return seconds * (1.0 - NOISE if is_usual else 1.0)

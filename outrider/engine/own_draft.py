@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from outrider.engine.cache import Session, SessionCache, tokens_to_keep
-from outrider.engine.calibrate import history
+from outrider.engine.calibrate import REPEATS, history
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, Row
 from outrider.engine.translating import needed_translation
@@ -23,9 +23,6 @@ _READ_ROWS = 64
 
 _FEW_ROWS = 4
 """Tokens of the text that a line's first decode may read, the newest one included."""
-
-_TIMED = 3
-"""Decodes of each kind that are timed after the load."""
 
 _MOST_READERS = 64
 """Texts that are kept in the draft's own ids, where those are others."""
@@ -139,7 +136,7 @@ class OwnDraft:
         rows = self._read_rows
         ids = history(self.model, rows)
         seconds = {1: math.inf, rows: math.inf}
-        for count in (1, rows) * _TIMED:
+        for count in (1, rows) * REPEATS:
             begin = self._clock()
             self.model.decode([Chunk(0, 0, ids[:count], 1)])
             seconds[count] = min(seconds[count], self._clock() - begin)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter, process_time, sleep
 from typing import Any
 
-from outrider.costs import NO_REJECTION_COST, Point, RejectionCost
+from outrider.costs import NO_REJECTION_COST, NOISE, Point, RejectionCost
 from outrider.engine.calibrate import (
     PRICED,
     decode_costs,
@@ -40,8 +40,7 @@ from outrider.trees import MAX_LEAVES
 
 _LOCK_SECONDS = 60.0
 _LOOK_SECONDS = 0.5  # between two looks whether others use the cores
-_PAUSES = (0.0, 0.0, 0.0, 0.2, 0.4, 0.8, 0.8)  # before each look at a few decodes
-_SETTLED = 0.95  # of the quickest look before: another one is not needed
+_MOST_LOOKS = 5  # at a few decodes, before a start that is soon over takes what was seen
 
 SOON = "soon"
 """Instead of a day: costs are rough until nobody waits."""
@@ -136,8 +135,7 @@ class Preparation:
         The first ones after a load are slow, and others, such as a draft that loads, may work.
         """
         quickest: dict[int, Point] = {}
-        for pause in _PAUSES:
-            sleep(pause)
+        for _ in range(_MOST_LOOKS):
             with self._turn():
                 others = _Others(self._core_lock, self._model)
                 look = quick_costs(self._model, perf_counter)
@@ -146,7 +144,9 @@ class Preparation:
             for each in look:
                 known = quickest.get(each.rows, each)
                 quickest[each.rows] = min(each, known, key=lambda point: point.seconds)
-            if is_alone and before and look[0].seconds > _SETTLED * before.seconds:
+            if not is_alone:
+                sleep(_LOOK_SECONDS)
+            elif before and look[0].seconds > (1.0 - NOISE) * before.seconds:
                 break
         return [quickest[rows] for rows in sorted(quickest)]
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.costs import CostTable, Point
+from outrider.costs import NOISE, CostTable, Point
 from outrider.engine.model import Numerics
-
-_MOST_PRICE = 1.05
-"""A plain token under `exact` over one under `native`: up to this, equal bits cost nothing."""
 
 Costs = Sequence[Point]
 """Of one decode, by rising rows, at least one."""
@@ -49,6 +46,6 @@ def choose(asked: Numerics | None, plain: PlainCosts) -> Numerics:
     """Return the profile to run; None asks for `exact` where it is almost free."""
     if plain.exact is None or asked is Numerics.NATIVE:
         return Numerics.NATIVE
-    if asked is Numerics.EXACT or plain.exact <= _MOST_PRICE * plain.native:
+    if asked is Numerics.EXACT or plain.exact <= (1.0 + NOISE) * plain.native:
         return Numerics.EXACT
     return Numerics.NATIVE

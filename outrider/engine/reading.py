@@ -10,8 +10,6 @@ too, so that this one is half as long.
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,13 +19,6 @@ from outrider.engine.batching import LEAST_CHUNK, Limits, decode_seconds
 PROMISED_ROUNDS = 8.0
 PROMISED_SECONDS = 0.2
 """Five tokens a second. More often nobody needs them, and small parts cost more for each token."""
-
-_LEARNING = 0.4  # weight of one decode with a part of a prompt
-_ROUND_LEARNING = 0.5  # and of one without
-_FEW_ROUNDS = 8  # that are taken in only once it is asked: those before count for nothing
-_UNSEEN = math.log(1.3)  # what the table may be wrong by, until decodes in service say
-_LARGEST_STEP = math.log(2.0)  # of what one decode is believed
-_LARGEST_FACTOR = math.log(64.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +48,22 @@ class Reading:
         self._cost = cost
         self._limits = limits
         self._padded = padded
-        # Logarithms of what decodes take over what the table says: those with a part of a prompt,
-        # and rounds of those who generate.
-        self._factor: float | None = None
-        self._token_seconds: float | None = None  # of the newest decode that was not bounded
-        self._known_round_factor = 0.0
-        # Rounds that are not in it yet, the newest last: (rows, length) of each session, seconds.
-        self._rounds: deque[tuple[Sequence[tuple[int, int]], float]] = deque(maxlen=_FEW_ROUNDS)
+        # What the newest decodes took over what the table says: of one with a part of a prompt,
+        # and of a round of those who generate, each with the seconds that it took.
+        self._read: tuple[Sequence[Share], Share, float] | None = None
+        self._round: tuple[Sequence[tuple[int, int]], float] | None = None
 
     def promised_seconds(self, others: Sequence[Share], length: int = 0) -> float:
         """Return what a decode takes at most that also reads a prompt after `length` tokens.
 
         `others` are all who generate.
         """
-        rounds = PROMISED_ROUNDS * math.exp(self._round_factor) * self._decode_seconds(others)
+        rounds = PROMISED_ROUNDS * self._round_ratio * self._decode_seconds(others)
         return max(rounds, PROMISED_SECONDS, self.seconds(others, Share(LEAST_CHUNK, length)))
 
     def seconds(self, others: Sequence[Share], prompts: Share) -> float:
         """Return the expected time of a decode with a part of a prompt."""
-        return math.exp(self._read_factor) * self._table_seconds(others, prompts)
+        return self._read_ratio * self._table_seconds(others, prompts)
 
     def rows(self, present: Sequence[Share], missing: Sequence[Share], length: int = 0) -> int:
         """Return how many rows of prompts the next decode may carry.
@@ -104,38 +92,28 @@ class Reading:
 
     def note(self, others: Sequence[Share], prompts: Share, seconds: float) -> None:
         """Learn from a decode that read a part of a prompt while others generate."""
-        expected = self._table_seconds(others, prompts)
-        self._factor = _learned(self._read_factor, seconds, expected, _LEARNING)
-
-    def note_unbounded(self, token_count: int, seconds: float) -> None:
-        """Learn from a decode that read so many tokens, as many as there were or fit in."""
-        self._token_seconds = seconds / token_count
-
-    def all_seconds(self, token_count: int) -> float:
-        """Return the expected time of reading so many tokens in decodes that are not bounded."""
-        if self._token_seconds is None:
-            return self.seconds((), Share(token_count))
-        return token_count * self._token_seconds
+        self._read = others, prompts, seconds
 
     def note_round(self, others: Sequence[tuple[int, int]], seconds: float) -> None:
         """Learn from a decode of those who generate alone: their rows, and the tokens before.
 
         It comes with every decode and is of use only where prompts are read.
         """
-        self._rounds.append((others, seconds))
+        self._round = others, seconds
 
     @property
-    def _round_factor(self) -> float:
-        while self._rounds:
-            others, seconds = self._rounds.popleft()
-            expected = self._decode_seconds([Share(*each) for each in others])
-            factor = _learned(self._known_round_factor, seconds, expected, _ROUND_LEARNING)
-            self._known_round_factor = factor
-        return self._known_round_factor
+    def _round_ratio(self) -> float:
+        if self._round is None:
+            return 1.0
+        others, seconds = self._round
+        return seconds / self._decode_seconds([Share(*each) for each in others])
 
     @property
-    def _read_factor(self) -> float:
-        return self._round_factor + _UNSEEN if self._factor is None else self._factor
+    def _read_ratio(self) -> float:
+        if self._read is None:
+            return self._round_ratio
+        others, prompts, seconds = self._read
+        return seconds / self._table_seconds(others, prompts)
 
     def _table_seconds(self, others: Sequence[Share], prompts: Share) -> float:
         # In the middle a row attends to half of its own chunk besides.
@@ -148,12 +126,3 @@ class Reading:
         lengths = [each.length for each in shares]
         attended = list(zip(rows, lengths, strict=True))
         return decode_seconds(rows, self._limits, self._cost) + self._cost.attending(attended)
-
-
-def _learned(factor: float, seconds: float, expected: float, weight: float) -> float:
-    """Return the logarithm of what decodes take over what is expected, after another one."""
-    if not (expected > 0.0 < seconds):
-        return factor
-    missing = math.log(seconds / expected) - factor
-    factor += weight * min(_LARGEST_STEP, max(-_LARGEST_STEP, missing))
-    return min(_LARGEST_FACTOR, max(-_LARGEST_FACTOR, factor))

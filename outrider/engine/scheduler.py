@@ -6,7 +6,7 @@ The runner reports what happened, with the time, and carries out what is decided
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -17,28 +17,24 @@ from outrider.engine.batching import (
     Offer,
     Pending,
     allot,
-    apart_seconds,
-    exchange_to_adjoin,
     fillers,
     fits_whole,
     gains_that_pay,
     nodes_within,
     reads,
-    split_seconds,
     wait_until,
     widths,
 )
-from outrider.engine.gathering import Gathering
 from outrider.engine.job import Ticket
 from outrider.engine.model import MAX_PADDED, Chunk
-from outrider.engine.reading import Reading, Share
+from outrider.engine.reading import PROMISED_ROUNDS, Reading, Share
 
 _FIRST_TURNAROUND = 0.001
-_LONGEST_TURNAROUND = 1.0
-_IN_FLIGHT = 2.0  # seconds without a decode, from an answer: until then its session generates
-_FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
-_ROUND_EVERY = 8  # decodes beside a prompt, one is without: by what that takes more is promised
-_CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
+"""Seconds until a session is back of which nothing is known: too little, and those of a closed loop
+never meet; 20 decodes in place of 40 (tests/unit/test_scheduler.py)."""
+
+_IN_FLIGHT = 2.0
+"""Seconds without a decode, from an answer: until then its session is taken to generate."""
 
 
 class Scheduler:
@@ -57,11 +53,8 @@ class Scheduler:
         self._active: OrderedDict[bytes, Ticket] = OrderedDict()  # by session; next to decode first
         self._awaited: dict[bytes, Awaited] = {}  # sessions just answered, likely back with a job
         self._turnarounds: dict[bytes, float] = {}  # of sessions with a stream, smoothed
-        self._lost_apart = 0.0  # seconds that adjacent sequences would have saved since an exchange
-        self._exchange_seconds = _FIRST_EXCHANGE  # what the last exchange took
         self._decoding = 0.0  # seconds of all decodes
         self._reading = Reading(cost, limits, padded)
-        self._gathering = Gathering()
         self._is_bounded = False  # the last decode read a part of a prompt while others generate
         self._since_round = 0  # decodes like that, since one without a prompt
 
@@ -114,12 +107,6 @@ class Scheduler:
         self._note_turnaround(ticket.session_id, now)
         self._active[ticket.session_id] = ticket
 
-    def begin_step(self, ticket: Ticket) -> None:
-        """An active job has come to its next step: the others decode before it."""
-        if reads(len(ticket.tokens), ticket.row_count):
-            self._gathering.note(ticket.submit_time, ticket.session_id)
-        self.put_last(ticket)
-
     def put_last(self, ticket: Ticket) -> None:
         """Let the other active jobs decode before this one."""
         self._active.move_to_end(ticket.session_id)
@@ -152,28 +139,18 @@ class Scheduler:
         if awaited is None:
             return
         seconds = now - self._decoding - awaited.answer_time
-        if seconds < _LONGEST_TURNAROUND:
+        if seconds < _IN_FLIGHT:
             before = self._turnarounds.get(session_id, _FIRST_TURNAROUND)
             self._turnarounds[session_id] = 0.7 * before + 0.3 * seconds
 
     def decode_time(self, now: float) -> float:
         """Return when to decode what is active: now, or later where waiting for more pays."""
-        ready = now
-        if self._awaited:
-            idle, awaited = now - self._decoding, list(self._awaited.values())
-            ready = self._decoding + wait_until(
-                idle, self._ready_rows(), awaited, self.cost, self._limits.is_pool
-            )
-        return max(ready, self._gathering_ends())
-
-    def _gathering_ends(self) -> float:
-        """Return until when prompts that came at about the same time are gathered."""
-        active = self._active.values()
-        if not all(reads(len(t.tokens), t.row_count) for t in active):
-            return 0.0
-        count, most = sum(len(t.tokens) for t in active), self._limits.rows
-        reading = self._reading.seconds((), Share(min(most, count)))
-        return self._gathering.ends([t.submit_time for t in active], reading, count >= most)
+        if not self._awaited:
+            return now
+        idle, awaited = now - self._decoding, list(self._awaited.values())
+        return self._decoding + wait_until(
+            idle, self._ready_rows(), awaited, self.cost, self._limits.is_pool
+        )
 
     def first_submit_time(self) -> float | None:
         """Return when the oldest of the waiting jobs' lanes was first submitted to."""
@@ -261,23 +238,15 @@ class Scheduler:
             for session, each in self._awaited.items()
             if now - self._decoding - each.answer_time < _IN_FLIGHT
         }
-        self._is_bounded = bool(present or missing) and not self._keeps(tickets, missing, now)
+        self._is_bounded = bool(present or missing)
         if not self._is_bounded:
             return self._limits.rows
         self._since_round += 1
-        if present and self._since_round >= _ROUND_EVERY:
+        if present and self._since_round >= PROMISED_ROUNDS:  # to see what a round takes now
             return 0
         return self._reading.rows(
             present, list(missing.values()), max(each.length for each in reading)
         )
-
-    def _keeps(self, tickets: Sequence[Ticket], missing: Iterable[bytes], now: float) -> bool:
-        """Return whether those who generate are kept for prompts that came with theirs."""
-        left = {t.session_id: reads(len(t.tokens), t.row_count) for t in tickets}
-        count = sum(len(t.tokens) for t in tickets if left[t.session_id])
-        generating = {session for session, is_reading in left.items() if not is_reading}
-        seconds = self._reading.all_seconds(count)
-        return self._gathering.keeps(generating.union(missing), seconds, now)
 
     def _leave_out(self, tickets: list[Ticket]) -> None:
         """Shorten what the jobs offer to what pays when they share the decode."""
@@ -311,47 +280,6 @@ class Scheduler:
         if self._is_bounded:
             prompts = Share(count, max(each.length for each in reading))
             self._reading.note(others, prompts, seconds)
-        else:
-            self._reading.note_unbounded(count, seconds)
-
-    # --- adjacent sequences ---
-
-    def exchange_due(self, now: float) -> tuple[int, int] | None:
-        """Return two sequences to exchange, once that would have cost less than split batches did.
-
-        Sessions come and go, and those that stay may have any sequence. llama.cpp computes
-        together only those whose numbers follow each other. Call it once after every decode.
-        """
-        if self._limits.is_pool or len(self._active) + len(self._awaited) < 2:
-            return None
-        rows = self._ready_rows()
-        for session in self._awaited.values():
-            if session.answer_time + 2 * session.turnaround > now - self._decoding:
-                rows.setdefault(session.sequence, session.row_count)
-        apart = apart_seconds(rows, self.cost)
-        together = split_seconds(list(rows.values()), self.cost)
-        if apart < _CLEARLY_MORE * together:
-            self._lost_apart = 0.0
-            return None
-        self._lost_apart += apart - together
-        return exchange_to_adjoin(rows) if self._lost_apart >= self._exchange_seconds else None
-
-    def note_exchange(
-        self, sequences: Mapping[bytes, int | None], seconds: float | None = None
-    ) -> None:
-        """Sessions have these sequences now; an exchange that moved both took `seconds`."""
-        self._lost_apart = 0.0
-        if seconds is not None:
-            self._exchange_seconds = seconds
-        for session_id, sequence in sequences.items():
-            if sequence is not None and session_id in self._awaited:
-                awaited = self._awaited[session_id]
-                self._awaited[session_id] = replace(awaited, sequence=sequence)
-
-    @property
-    def awaited_sessions(self) -> Iterable[bytes]:
-        """The sessions that were just answered."""
-        return self._awaited.keys()
 
 
 def _held_count(ticket: Ticket) -> int:

@@ -14,8 +14,6 @@ T = TypeVar("T")
 
 _LEAST_SECONDS = 2e-4
 """Of work for each thread, to wake one more: that takes .02 to .05 ms."""
-_MEMORY = 0.7
-"""Share of what works took before in what the next ones are expected to take."""
 
 
 @dataclass(slots=True)
@@ -62,7 +60,7 @@ class Workers(Generic[T]):
         self._added: list[tuple[T, Work]] = []  # not begun
         self._threads: list[threading.Thread] = []
         self._inbox: SimpleQueue[_Batch | None] = SimpleQueue()  # None ends one thread
-        self._seconds = 0.0  # that one work is expected to take
+        self._seconds = 0.0  # that the newest work took
 
     def add(self, owner: T, work: Work) -> None:
         """Let a work run with the next ones."""
@@ -79,7 +77,7 @@ class Workers(Generic[T]):
         helpers = self._wanted(len(works))
         outcomes = self._together(works, helpers) if helpers else map(_outcome, works)
         for (owner, _), outcome in zip(added, outcomes, strict=True):
-            self._seconds += (1.0 - _MEMORY) * (outcome.seconds - self._seconds)
+            self._seconds = outcome.seconds
             yield owner, outcome
 
     def _wanted(self, count: int) -> int:

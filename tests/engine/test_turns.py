@@ -111,23 +111,6 @@ def test_a_stopped_process_is_waited_for_once(
     assert turns.take(waited + 3.0) > 0.0
 
 
-def test_short_waits_make_for_little_patience(
-    tmp_path: Path, neighbour: Callable[[int], Neighbour]
-) -> None:
-    beside = neighbour(CORES)
-    turns = engine(tmp_path, CORES)
-    now = 0.0
-    for _ in range(300):
-        assert turns.take(now) > 0.0
-        beside.ask("give")
-        assert turns.take(now + 0.004) == 0.0
-        turns.give()
-        beside.ask("take")
-        now += 1.0
-    assert turns.take(now) > 0.0
-    assert turns.take(now + 0.06) == 0.0
-
-
 def test_a_loading_engine_waits_to_be_alone(
     tmp_path: Path, neighbour: Callable[[int], Neighbour]
 ) -> None:
@@ -143,7 +126,7 @@ def test_a_loading_engine_waits_to_be_alone(
     assert beside.ask("take") == "0.0"
 
 
-def test_who_only_tries_for_the_turn_waits_for_nobody_and_learns_nothing(
+def test_who_only_tries_for_the_turn_waits_for_nobody(
     tmp_path: Path, neighbour: Callable[[int], Neighbour]
 ) -> None:
     beside = neighbour(CORES)

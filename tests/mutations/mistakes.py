@@ -256,8 +256,8 @@ MISTAKES = (
     Mistake(
         "what decodes with prompts take is never learned",
         "outrider/engine/reading.py",
-        "_learned(self._read_factor, seconds, expected, _LEARNING)",
-        "None",
+        "self._read = others, prompts, seconds",
+        "pass",
         (f"{READING}::test_where_many_rows_cost_no_more_than_few_large_parts_are_read",),
     ),
     Mistake(
@@ -270,7 +270,7 @@ MISTAKES = (
     Mistake(
         "while a prompt is read, no round shows what one takes now",
         "outrider/engine/scheduler.py",
-        "if present and self._since_round >= _ROUND_EVERY",
+        "if present and self._since_round >= PROMISED_ROUNDS",
         "if False",
         (f"{READING}::test_where_every_decode_takes_much_more_from_now_on_larger_parts_are_read",),
     ),
@@ -776,21 +776,6 @@ MISTAKES = (
         "return math.prod(chances[self._length - self.base :])",
         "return chances[-1] if chances else 1.0",
         ("tests/unit/test_draft_runner_ups.py::test_a_runner_up_behind_an_unlikely_token_waits",),
-    ),
-    # --- prompts that come together ---
-    Mistake(
-        "who generated before a prompt came is kept while that is read",
-        "outrider/engine/gathering.py",
-        "return self._sessions.issuperset(sessions) and seconds <= most",
-        "return seconds <= most",
-        (f"{SCHEDULER}::test_who_came_before_a_prompt_is_not_kept_for_it",),
-    ),
-    Mistake(
-        "who came with a prompt is kept however long that is read",
-        "outrider/engine/gathering.py",
-        "most = min(_LONGEST_KEPT, max(_KEPT_SECONDS, _KEPT_TIMES * (now - self._begin)))",
-        "most = math.inf",
-        (SCHEDULER,),
     ),
     # --- one event after the other ---
     Mistake(

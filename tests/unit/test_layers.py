@@ -72,8 +72,6 @@ PURE = (
     "outrider.engine.batching",
     "outrider.engine.branches",
     "outrider.engine.profile",
-    "outrider.engine.gathering",
-    "outrider.engine.quiet",
     "outrider.engine.reading",
     "orchestrator.admission",
     "orchestrator.refused_drafts",

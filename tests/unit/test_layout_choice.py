@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 
 from outrider.engine.layout import (
+    PROMPT,
+    TEXT,
+    TURN,
+    WRITTEN,
+    Decodes,
     LayoutSeconds,
-    Line,
-    Lines,
     candidates,
     choose_layout,
     describe_layout,
@@ -28,82 +31,51 @@ POOL, POOL_FLASH = Layout(is_pool=True), Layout(is_pool=True, flash_attention=Tr
 ALL = (STREAMS, FLASH, POOL, POOL_FLASH)
 
 
-def line(short: float, long: float, lengths: tuple[int, int] = (512, 2000)) -> Line:
-    """Return the line through what a decode took after two lengths, in milliseconds."""
-    slope = (long - short) / (lengths[1] - lengths[0]) / 1e3
-    return Line(short / 1e3 - slope * lengths[0], slope)
+def seconds(layout: Layout, *milliseconds: float, sessions: int = 1) -> LayoutSeconds:
+    """Return what requests take where decodes take this: the third one reads 64 rows."""
+    token, verify, read, *together = (each / 1e3 for each in milliseconds)
+    decodes = Decodes(token, verify, read / 64, *together)
+    return LayoutSeconds(layout, request_seconds(decodes, sessions))
 
 
-def seconds(layout: Layout, lines: Lines, context: int = 4096, sessions: int = 1) -> LayoutSeconds:
-    return LayoutSeconds(layout, request_seconds(lines, context, sessions))
-
-
-# --- tables of processors: milliseconds after 512 and 2,000 tokens ---
+# --- tables of processors: milliseconds after a text of 1,024 tokens, or about as many ---
 
 
 def test_an_intel_cpu_with_amx_gets_no_flash_attention() -> None:
     # A prompt of 1,400 takes 12.0 s without it and 10.3 with it: 64 rows of it 549 and 471 ms.
-    without = Lines(line(40, 47), line(81, 96), line(549, 549))
-    flash = Lines(line(65, 108), line(126, 442), line(471, 471))
-    measured = [seconds(STREAMS, without), seconds(FLASH, flash)]
+    measured = [seconds(STREAMS, 42, 86, 549), seconds(FLASH, 80, 235, 471)]
     assert choose_layout(measured) == STREAMS
-    assert relative_seconds(measured[1], measured[0]) > 1.5
+    assert relative_seconds(measured[1], measured[0]) > 1.3
 
 
 def test_an_intel_cpu_without_amx_gets_no_flash_attention_although_it_reads_sooner() -> None:
-    lengths = (1024, 3072)
-    read = (
-        Line(64 / 90, 64 / 1024 * (1 / 69 - 1 / 90)),
-        Line(64 / 103, 64 / 1024 * (1 / 87 - 1 / 103)),
-    )
-    without = Lines(line(68, 78, lengths), line(90, 100, lengths), read[0])
-    flash = Lines(line(95, 210, lengths), line(130, 400, lengths), read[1])
-    assert choose_layout([seconds(STREAMS, without), seconds(FLASH, flash)]) == STREAMS
+    measured = [seconds(STREAMS, 68, 90, 928), seconds(FLASH, 95, 130, 736)]
+    assert choose_layout(measured) == STREAMS
 
 
-def test_flash_attention_that_is_sooner_after_every_length_is_taken() -> None:
-    without = Lines(line(40, 60), line(81, 120), line(500, 600))
-    flash = Lines(line(36, 50), line(75, 100), line(450, 500))
+def test_flash_attention_that_is_sooner_in_everything_is_taken() -> None:
+    without, flash = (46, 94, 535), (40, 84, 468)
     for layouts in ((STREAMS, FLASH), (FLASH, STREAMS)):
         its = {STREAMS: without, FLASH: flash}
-        assert choose_layout([seconds(each, its[each]) for each in layouts]) == FLASH
+        assert choose_layout([seconds(each, *its[each]) for each in layouts]) == FLASH
 
 
 def test_a_pool_whose_single_user_pays_for_the_others_has_to_gain_more_with_several() -> None:
     # Four sessions on a Zen 4: one row takes 22 ms in streams and 33 in a pool in which the others
     # hold as much; 4, 2, 1 and 1 rows take 139 and 114.
-    def lines(token: float, verify: float, tokens: float, verifies: float) -> Lines:
-        return Lines(*(Line(each / 1e3, 0.0) for each in (token, verify, 320, tokens, verifies)))
-
-    streams, pool = lines(22, 56, 56, 139), lines(33, 70, 62, 114)
-    measured = [seconds(FLASH, streams, sessions=4), seconds(POOL_FLASH, pool, sessions=4)]
-    assert choose_layout(measured) == FLASH
-    cheaper = seconds(POOL_FLASH, lines(22, 56, 45, 80), sessions=4)
-    assert choose_layout([measured[0], cheaper]) == POOL_FLASH
+    streams = seconds(FLASH, 22, 56, 320, 56, 139, sessions=4)
+    assert choose_layout([streams, seconds(POOL_FLASH, 33, 70, 320, 62, 114, sessions=4)]) == FLASH
+    cheaper = seconds(POOL_FLASH, 22, 56, 320, 45, 80, sessions=4)
+    assert choose_layout([streams, cheaper]) == POOL_FLASH
 
 
-# --- the requests ---
-
-
-def test_a_request_takes_what_its_decodes_take_after_what_came_before() -> None:
-    lines = Lines(Line(0.01, 0.0), Line(0.02, 0.0), Line(0.64, 0.0))
-    long, chat = request_seconds(lines, 8192)
-    verified = 1 + 0.6 + 0.36 + 0.216
-    written = 150 * (0.01 + 0.02 / verified)
-    assert long == pytest.approx(15.0 + written)
-    assert chat == pytest.approx(5 * (5.0 + written))
-    growing = Lines(Line(0.01, 1e-6), Line(0.02, 0.0), Line(0.64, 0.0))
-    more = request_seconds(growing, 8192)
-    assert more[0] - long == pytest.approx(150 * 1650 * 1e-6)
-    assert more[1] - chat == pytest.approx(150 * sum(650 + 800 * turn for turn in range(5)) * 1e-6)
-
-
-def test_a_small_context_has_shorter_requests() -> None:
-    lines = Lines(Line(0.01, 0.0), Line(0.02, 0.0), Line(0.64, 0.0))
-    large, half, small = (request_seconds(lines, context) for context in (4096, 900, 80))
-    assert half[0] == pytest.approx(large[0] / 2)
-    assert half[1] == pytest.approx(large[1] / 5), "one turn of five"
-    assert small[0] < half[0] / 10
+def test_a_request_takes_what_its_decodes_take() -> None:
+    assert request_seconds(Decodes(0.01, 0.02, 0.001)) == [
+        pytest.approx(0.001 * PROMPT + WRITTEN / 2 * (0.01 + 0.02 / (1 + 0.6 + 0.36 + 0.216)))
+    ]
+    _, users = request_seconds(Decodes(0.01, 0.02, 0.001, 0.03, 0.06), sessions=2)
+    written = (1 + 0.6 + 0.36 + 0.216 + 1 + 0.6) / 2  # of each, by four rows and two
+    assert users == pytest.approx(2 * 0.001 * TURN + WRITTEN / 2 * (0.03 + 0.06 / written))
 
 
 # --- the choice ---
@@ -141,7 +113,7 @@ def test_a_draft_of_several_sessions_has_a_pool_where_it_can() -> None:
 def test_the_reason_names_the_seconds_of_requests() -> None:
     measured = [of(STREAMS, 12.34, 40.0), of(FLASH, 20.0, 101.2)]
     assert describe_layout(STREAMS, measured) == (
-        "streams; expected seconds of a long prompt, a chat: streams 12.3, 40; "
+        "streams; expected seconds of a long prompt, several users: streams 12.3, 40; "
         "streams with flash attention 20, 101"
     )
     assert describe_layout(POOL, []) == "pool"
@@ -222,7 +194,7 @@ def test_a_start_looks_at_what_a_text_costs(layouts: tuple[Layout, ...]) -> None
     look = open_quickly(model, model.clock, layouts)
     assert model.layout == layouts[0] and model.leaves_nothing()
     assert look.token_count > 500
-    assert look.seconds == pytest.approx({1: model.seconds_of(1024), 4: model.seconds_of(1024)})
+    assert look.seconds == pytest.approx({1: model.seconds_of(TEXT), 4: model.seconds_of(TEXT)})
     assert model.decode_count < 12
 
 

@@ -37,7 +37,7 @@ def run(
     job.lease = Lease(Session(session_id, now, sequence), NOTHING, 100)
     job.tokens, job.row_count = tokens, 1
     some.start(job, now)
-    some.begin_step(job)
+    some.put_last(job)
     return job
 
 
@@ -68,60 +68,6 @@ def test_a_session_without_jobs_is_not_busy() -> None:
     some = scheduler()
     some.end(run(some, A, 0, 0.0))
     assert (some.busy_sessions, some.has_active, some.first_submit_time()) == (set(), False, None)
-
-
-def test_prompts_that_begin_together_are_gathered_for_a_small_part_of_their_reading() -> None:
-    some = scheduler()
-    run(some, A, 0, 1.0, range(100))
-    reading = COST.in_proportion(100)
-    assert 1.0 < some.decode_time(1.0) < 1.0 + 0.03 * reading
-    run(some, B, 1, 1.001, range(100))
-    assert some.decode_time(1.001) <= 1.02, "the first one is not kept longer for each that comes"
-    run(some, C, 2, 1.002)
-    assert some.decode_time(1.002) <= 1.002, "who generates is not kept for prompts"
-
-
-def test_prompts_that_come_one_after_the_other_are_gathered_until_none_follows() -> None:
-    some = scheduler()
-    for i in range(5):  # as from whoever needs 4 ms for each
-        now = 1.0 + 0.004 * i
-        run(some, bytes([i]), i, now, range(90))
-        assert i == 0 or some.decode_time(now) >= now + 0.004
-    assert some.decode_time(now) <= now + 0.01
-    run(some, b"last", 5, now, range(90))
-    assert some.decode_time(now) <= 1.02, "more would not fit into the decode"
-
-
-def test_prompts_are_not_gathered_for_long_however_many_come() -> None:
-    some = scheduler()
-    for i in range(100):
-        run(some, bytes([i]), i, 1.0 + 0.004 * i, range(5, 15))
-        reading = COST.in_proportion(min(512, 10 * (i + 1)))
-        assert some.decode_time(1.0) <= 1.0 + max(0.02, 0.06 * reading)
-
-
-def test_as_many_prompts_as_came_together_before_are_waited_for() -> None:
-    some, now = scheduler(), 1.0
-    for i in range(4):  # the first burst: nothing is known of it
-        some.end(run(some, bytes([i]), i, now + 0.02 * i, range(90)))
-    first = run(some, A, 0, 2.0, range(90))
-    assert some.decode_time(2.0) > 2.015, "a few milliseconds more than a single prompt waits"
-    others = [run(some, bytes([i]), i, 2.0 + 0.005 * i, range(90)) for i in (1, 2)]
-    assert some.decode_time(2.01) > 2.01
-    others.append(run(some, b"last", 3, 2.02, range(90)))
-    assert some.decode_time(2.02) <= 2.02, "all are there"
-    for job in (first, *others):
-        some.end(job)
-    some.end(run(some, A, 0, 3.0, range(90)))  # it came alone
-    run(some, A, 0, 4.0, range(90))
-    assert some.decode_time(4.0) < 4.0 + 0.02 * COST.in_proportion(90)
-
-
-def test_a_long_prompt_that_is_being_read_waits_for_nobody() -> None:
-    some = scheduler()
-    run(some, A, 0, 1.0, range(5000))
-    assert 1.0 < some.decode_time(1.0) < 1.05
-    assert some.decode_time(1.5) <= 1.5
 
 
 def test_what_was_just_answered_is_waited_for_as_long_as_it_usually_takes() -> None:
@@ -207,33 +153,6 @@ def test_active_jobs_take_turns() -> None:
     assert [job for job, _ in some.next_decode(0.0)] == [second, first]
 
 
-def test_an_exchange_is_due_once_being_apart_has_cost_more() -> None:
-    some = scheduler()
-    run(some, A, 0, 0.0)
-    run(some, C, 2, 0.0)
-    due = [some.exchange_due(0.0) for _ in range(30)]
-    # Apart 20 ms, together 11: the first exchange is taken to cost 100 ms.
-    assert due.index((2, 1)) == 11
-    some.note_exchange({}, seconds=0.5)
-    again = [some.exchange_due(0.0) for _ in range(80)]
-    assert again.index((2, 1)) == 55, "the next one by what this one took"
-
-
-def test_adjacent_sequences_are_left_where_they_are() -> None:
-    some = scheduler()
-    run(some, A, 1, 0.0)
-    run(some, C, 2, 0.0)
-    assert all(some.exchange_due(0.0) is None for _ in range(100))
-
-
-def test_an_awaited_session_is_known_by_its_new_sequence() -> None:
-    some = scheduler()
-    answer(some, run(some, A, 0, 0.0), 0.0)
-    some.note_exchange({A: 3, B: None})
-    assert [each.sequence for each in some._awaited.values()] == [3]
-    assert list(some.awaited_sessions) == [A]
-
-
 @pytest.mark.parametrize("offered", [1, 3])
 def test_what_is_offered_is_shortened_only_in_company(offered: int) -> None:
     some = scheduler(CostTable([(1, 0.010), (64, 0.640)]))
@@ -242,91 +161,3 @@ def test_what_is_offered_is_shortened_only_in_company(offered: int) -> None:
     assert len(some.next_decode(0.0)[0][1].token_ids) == 1 + offered
     run(some, B, 1, 0.0)
     assert len(some.next_decode(0.0)[0][1].token_ids) == 1
-
-
-CHUNK = COST.in_proportion(512)  # seconds of a decode of as many rows as fit in
-
-
-def read_one(some: Scheduler, now: float) -> tuple[float, dict[bytes, int]]:
-    """Decode once; return when that is over, and the tokens of each session in it."""
-    entries = some.next_decode(now)
-    taken = {job.session_id: len(chunk.token_ids) for job, chunk in entries}
-    seconds = COST.in_proportion(sum(taken.values()))
-    some.note_decode(seconds, [chunk for _, chunk in entries])
-    for job, chunk in entries:
-        job.tokens = job.tokens[len(chunk.token_ids) :]
-        if not job.tokens:  # it generates from now on
-            job.tokens = [5]
-    return now + seconds, taken
-
-
-def test_prompts_that_came_together_are_read_in_large_decodes_by_those_who_generate_already() -> (
-    None
-):
-    some = scheduler()
-    for i in range(4):
-        run(some, bytes([i]), i, 1.0 + 0.004 * i, [5] * 256)
-    now, taken = read_one(some, 1.02)
-    assert sum(taken.values()) >= 510
-    counts = []
-    while max(taken.values()) > 8:
-        now, taken = read_one(some, now)
-        counts.append(sum(count for count in taken.values() if count > 1))
-    assert counts[0] > 500, "those of whom one token is decoded are kept, and take part"
-    assert now < 1.02 + 2.1 * CHUNK + 0.02
-
-
-@pytest.mark.parametrize("later", [0.06, 0.6, 30.0])
-def test_who_came_before_a_prompt_is_not_kept_for_it(later: float) -> None:
-    some = scheduler()
-    run(some, A, 0, 1.0, [5] * 256)
-    now, _ = read_one(some, 1.02)
-    now = max(now, 1.0 + later)
-    run(some, B, 1, now, [5] * 256)
-    _, taken = read_one(some, now)
-    assert taken[A] == 1 and taken[B] < 150, "a part that keeps the promise"
-
-
-def test_nobody_is_kept_much_longer_than_for_the_first_token() -> None:
-    some = scheduler()
-    for i in range(12):
-        run(some, bytes([i]), i, 1.0, [5] * 256)
-    now, taken = read_one(some, 1.0)
-    now, taken = read_one(some, now)
-    # Four more of such decodes would be needed, and one was waited for.
-    assert sum(taken.values()) < 200
-    while sum(len(job.tokens) for job in some._active.values()) > 3.0 * (now - 1.0) / CHUNK * 512:
-        now, _ = read_one(some, now)
-    _, taken = read_one(some, now)
-    assert sum(taken.values()) > 500, "it is less than three times what they have waited by now"
-
-
-def test_a_prompt_that_is_read_before_its_burst_does_not_cut_that_into_parts() -> None:
-    some = scheduler()
-    run(some, A, 0, 1.0, [5] * 64)
-    now, _ = read_one(some, 1.02)
-    for i in range(7):
-        run(some, bytes([i]), i + 1, 1.03, [5] * 64)
-    _, taken = read_one(some, now)
-    assert sum(taken.values()) == 1 + 7 * 64
-
-
-def test_nobody_is_kept_for_a_long_prompt_that_came_with_theirs_however_long_that_is_read() -> None:
-    some = scheduler()
-    run(some, A, 0, 1.0, [5] * 64)
-    long = run(some, B, 1, 1.0, [5] * 20_000)
-    now, kept, bounded = read_one(some, 1.0)[0], 0.0, 0
-    while len(long.tokens) > 1:
-        before = now
-        now, taken = read_one(some, now)
-        is_kept = taken.get(B, 0) > 200
-        kept += (now - before) * is_kept
-        bounded += not is_kept
-    assert kept < 9.0 and bounded > 50
-
-
-def test_prompts_that_never_cease_to_come_do_not_come_together() -> None:
-    some = scheduler()
-    for i in range(40):
-        run(some, bytes([i]), i, 1.0 + 0.04 * i, [5] * 256)
-    assert len(some._gathering._sessions) <= 14
