@@ -160,6 +160,7 @@ class Events:
 
     def _response(self, status: str) -> dict[str, Any]:
         body = self._body
+        sampling = {name: getattr(body, name) for name in ("temperature", "top_p")}
         return {
             "id": f"resp_{self._head.nonce}",
             "object": "response",
@@ -173,10 +174,10 @@ class Events:
             "model": self._gathering.model,
             "output": [],
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "temperature": body.temperature,
+            "temperature": sampling["temperature"],
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
-            "top_p": body.top_p,
+            "top_p": sampling["top_p"],
             "usage": None,
         }
 

@@ -14,9 +14,9 @@ from outrider.core.decodes import Decode
 from outrider.core.outcomes import Outcome
 from outrider.core.plan import Plan
 from outrider.core.target_progress import RoundInFlight
+from outrider.distribution import distribution_of
 from outrider.messages import DraftEnd, Form, Origin, Rows
 from outrider.noise import Purpose, uniform
-from outrider.sampling import distribution_of
 from outrider.speculation import Verification
 
 _VERIFY = {

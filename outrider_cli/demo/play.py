@@ -12,6 +12,7 @@ from pathlib import Path
 
 from outrider.client import Delta, FinishReason, GenerateOptions, Logprob, OutriderClient
 from outrider.messages import LogprobOptions
+from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT, Child, watch
 from outrider.sampling import SamplingParameters
 from outrider.speculation import MODEL
@@ -29,7 +30,6 @@ from outrider_cli.demo.requests import (
 )
 from outrider_cli.demo.show import near_tie, open_show
 from outrider_cli.generate.run import wait_for_target
-from outrider_cli.options import ModelOptions
 from outrider_cli.render import Transcript, Words
 from outrider_cli.screen import Progress, note
 from outrider_cli.services.local import Hosted, LocalPlan, local_services

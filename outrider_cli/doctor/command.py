@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider_cli.options import ClientOptions, ModelOptions, Prefix, spread
+from outrider.model_service.config import ModelOptions
+from outrider_cli.options import ClientOptions, Prefix, spread
 from outrider_cli.services.commands import DRAFT_ADDRESS, ORCHESTRATOR_ADDRESS, TARGET_ADDRESS
 from outrider_cli.services.pair import BESIDE_THE_TARGET, BUNDLED_DRAFT, BUNDLED_TARGET
 from outrider_cli.services.pair import DraftModel as DraftModelOption

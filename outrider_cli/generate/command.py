@@ -10,14 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli.drafting import DraftingOptions
-from outrider_cli.options import (
-    ClientOptions,
-    ModelOptions,
-    Prefix,
-    SamplingOptions,
-    spread,
-)
+from outrider_cli.options import ClientOptions, Prefix, SamplingOptions, spread
 from outrider_cli.services.pair import (
     BESIDE_THE_TARGET,
     DraftModel,

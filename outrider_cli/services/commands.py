@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli import rereading
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     HttpOptions,
     JoiningOptions,
-    ModelOptions,
     Prefix,
     ServerOptions,
     SharingOptions,

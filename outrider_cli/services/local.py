@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from outrider.engine.gguf_check import check_gguf
 from outrider.errors import InvalidConfig
+from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT, Child, OnLogLine, no_log, watch
 from outrider_cli import COMMAND
-from outrider_cli.options import ModelOptions, arguments
+from outrider_cli.options import arguments
 
 T = TypeVar("T")
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import outrider
+from outrider.model_service.config import ModelOptions
 from outrider_cli import settings
-from outrider_cli.options import ModelOptions, flags
+from outrider_cli.options import flags
 
 if TYPE_CHECKING:
     from outrider_cli.services.local import Hosted, LocalPlan

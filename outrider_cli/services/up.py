@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     ClientOptions,
     HttpOptions,
     JoiningOptions,
-    ModelOptions,
     Prefix,
     ServerOptions,
     SharingOptions,

@@ -16,13 +16,13 @@ import pytest_asyncio
 from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
+from outrider.model_service.config import ModelOptions
 from outrider.rpc.security import ClientSecurity
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.speculation import Policy
 from outrider_bench.remote_model import start_remote, write_token
 from outrider_bench.shaper import Link, Shape, why_not
 from outrider_cli.generate.run import wait_for_pair
-from outrider_cli.options import ModelOptions
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import Hosted, LocalPlan, local_services
 from tests.support.processes import DRAFT, TARGET

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ from gateway.options import GenerationFields, generate_request, read_prompts
 from gateway.streams import event
 from gateway.usage import acceptance_histogram, acceptance_metrics, timings
 from outrider.errors import InvalidRequest
-from outrider.sampling import NUMBERS, SamplingParameters
+from outrider.sampling import SamplingNumbers
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider_cli.options import SamplingOptions
 from tests.support.fake_orchestrator import FakeOrchestrator
+
+ROOT = Path(__file__).parents[2]
 
 GOLDEN = Path(__file__).with_name("golden")
 HEAD = answers.Head("id-1", 1700000000, "fp_1")
@@ -406,9 +409,19 @@ def test_a_bias_that_json_cannot_write_is_null_in_the_settings():
     assert settings["logit_bias"] == [{"token": 1, "bias": None}, {"token": 2, "bias": 0.5}]
 
 
-def test_every_number_of_sampling_is_a_field_of_bodies_and_an_option() -> None:
-    assert set(NUMBERS) <= GenerationFields.model_fields.keys()
-    options = SamplingOptions()
-    assert {name: getattr(options, name) for name in NUMBERS} == {
-        name: getattr(SamplingParameters(), name) for name in NUMBERS
-    }
+def test_the_page_has_every_number_of_sampling_from_its_lowest_value_on() -> None:
+    text = (ROOT / "gateway/page_files/sampling.js").read_text()
+    shown = dict(re.findall(r'\["(\w+)", "[^"]+", ([-.\d]+), ', text))
+    numbers = {each.name: each.metadata["low"] for each in fields(SamplingNumbers)}
+    del numbers["temperature"]  # its field is not among those of the samplers
+    assert {name: float(low) for name, low in shown.items()} == numbers
+
+
+def test_the_documents_name_the_range_and_the_default_of_every_number_of_sampling() -> None:
+    text = (ROOT / "docs/sampling.md").read_text()
+    rows = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `")]
+    said = {name: (said, default) for names, said, default in rows for name in names.split("`")}
+    for each in fields(SamplingNumbers):
+        (bounds, default), low = said[each.name], each.metadata["low"]
+        assert bounds.split()[0].strip(",") == f"{low:g}", each.name
+        assert float(default) == each.default, each.name

@@ -37,6 +37,7 @@ PURE = (
     "outrider.distribution",
     "outrider.noise",
     "outrider.sampling",
+    "outrider.option_fields",
     "outrider.messages",
     "outrider_cli.demo.requests",
     "outrider_cli.doctor.checks",
@@ -168,6 +169,7 @@ BEHIND_THE_CLIENT = (
     *(f"outrider.{name}" for name in ("engine", "model_service", "rpc", "v1", "wire")),
 )
 OFFERED_TO_TOOLS = (
+    "outrider.model_service.config",
     "outrider.core",
     "outrider.engine.llama_loading",  # the tokens of a GGUF file
     "outrider.engine.model.Numerics",

@@ -45,6 +45,7 @@ from typing import Any
 from benchmarks.readme_figures import LLAMA_SERVER, OUTRIDER, Arm, Result, Row, write_result
 from outrider.client import Model, OutriderClient, Status
 from outrider.errors import PeerUnavailable, ServiceStopped
+from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT, Child
 from outrider.sampling import SamplingParameters
 from outrider_bench.cores import pinned
@@ -58,7 +59,7 @@ from outrider_cli import COMMAND
 from outrider_cli.cpu_time import OthersClock
 from outrider_cli.delayed_link import delayed_link
 from outrider_cli.generate.run import wait_for_pair
-from outrider_cli.options import ModelOptions, arguments
+from outrider_cli.options import arguments
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import Hosted, LocalPlan, local_services
 from outrider_cli.services.pair import BESIDE_THE_TARGET

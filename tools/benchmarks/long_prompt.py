@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
+from outrider.model_service.config import ModelOptions
 from outrider.sampling import GREEDY
-from outrider_cli.options import ModelOptions
 from outrider_cli.services.local import Hosted, LocalPlan, local_services
 from outrider_cli.services.pair import BESIDE_THE_TARGET
 

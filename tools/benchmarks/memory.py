@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped]
 from benchmarks.generations import PROMPTS
 from benchmarks.processes import DRAFT, TARGET
 from outrider.client import Delta, GenerateOptions, OutriderClient, Status
-from outrider_cli.options import ModelOptions
+from outrider.model_service.config import ModelOptions
 from outrider_cli.services.local import Hosted, LocalPlan, local_services
 
 GENERATIONS = 32

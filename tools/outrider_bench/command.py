@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli.generate.command import DRAFT_SESSION, ONE_SESSION
 from outrider_cli.help import COMMON
-from outrider_cli.options import ModelOptions, Prefix, spread
+from outrider_cli.options import Prefix, spread
 from outrider_cli.services.pair import (
     DraftModel,
     TargetModel,
