@@ -314,7 +314,7 @@ class _DraftStream:
             lambda future: self._post(self._outcome(order.number, ticket, future.exception()))
         )
 
-    def _begin_span(self, order: Order) -> tracing.Span:
+    def _begin_span(self, order: Order) -> tracing.TraceSpan:
         """Begin the span of an order, of few of them."""
         self._order_count += 1
         if not tracing.is_sampled(self._order_count):
@@ -322,7 +322,7 @@ class _DraftStream:
         length, until = order.committed.end, order.draft_until
         return tracing.begin("draft", order=order.number, length=length, until=until)
 
-    def _run(self, lease: Lease, order: Order, span: tracing.Span) -> Any:
+    def _run(self, lease: Lease, order: Order, span: tracing.TraceSpan) -> Any:
         begin, count = time.perf_counter(), 0
 
         def emit(frame: Frame) -> None:

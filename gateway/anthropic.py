@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.gathering import Completion, Gathering
+from gateway.gathering import Accumulator, Completion
 from gateway.openai.requests import ChatBody, ParsedRequest, ResponseFormat, SchemaFormat
 from gateway.options import Body, GenerationFields, Int32, ListOf, refuse
 from gateway.turns import TurnStream
@@ -23,14 +23,14 @@ _BILLING_HEADER = "x-anthropic-billing-header:"
 """Begins a system block of Claude Code that differs in every request, and would in the prompt."""
 
 
-class Message(Body):
+class MessageParam(Body):
     """A turn of the chat; a last one of the assistant is continued."""
 
     role: Literal["user", "assistant", "system"]
     content: str | ListOf[dict[str, Any]]
 
 
-class Tool(Body):
+class ToolParam(Body):
     """A tool of the caller. The tools that Anthropic runs have another type, and are refused."""
 
     type: str | None = None
@@ -64,9 +64,9 @@ class OutputConfig(Body):
 class PromptBody(GenerationFields):
     """The body of /v1/messages/count_tokens."""
 
-    messages: ListOf[Message]
+    messages: ListOf[MessageParam]
     system: str | ListOf[dict[str, Any]] | None = None
-    tools: ListOf[Tool] | None = None
+    tools: ListOf[ToolParam] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
     thinking: dict[str, Any] | None = None
@@ -196,7 +196,7 @@ def _string(field: str, block: dict[str, Any], name: str) -> str:
     return value
 
 
-def _tool(number: int, tool: Tool) -> dict[str, Any]:
+def _tool(number: int, tool: ToolParam) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise InvalidRequest(f"tools[{number}].type", f"{tool.type!r:.40} is not supported")
     function = {"name": tool.name, "description": tool.description or ""}
@@ -222,7 +222,7 @@ _SIGNATURE = "outrider"
 """Of thoughts: clients want one that is not empty, and nobody checks it."""
 
 
-def answer(message_id: str, parsed: ParsedRequest, gathering: Gathering) -> dict[str, Any]:
+def answer(message_id: str, parsed: ParsedRequest, gathering: Accumulator) -> dict[str, Any]:
     """Return the message once everything is finished."""
     (completion,) = gathering.completions
     turn = parsed.reading.turn(completion, 0, "toolu", _nonce(message_id))
@@ -242,7 +242,7 @@ def answer(message_id: str, parsed: ParsedRequest, gathering: Gathering) -> dict
     }
 
 
-class Events:
+class MessageEvents:
     """The events of a streamed message: blocks one after the other, each with its deltas."""
 
     def __init__(self, message_id: str, parsed: ParsedRequest) -> None:
@@ -318,7 +318,7 @@ class Events:
         yield {"type": "message_stop"}
 
 
-def _message(message_id: str, gathering: Gathering) -> dict[str, Any]:
+def _message(message_id: str, gathering: Accumulator) -> dict[str, Any]:
     return {"id": message_id, "type": "message", "role": "assistant", "model": gathering.model}
 
 
@@ -343,7 +343,7 @@ def _end(completion: Completion, *, has_called: bool) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": stop}
 
 
-def _usage(gathering: Gathering) -> dict[str, int]:
+def _usage(gathering: Accumulator) -> dict[str, int]:
     """Return what was read and written so far. Cached tokens are not among the input tokens."""
     counted = usage(gathering.started, gathering.statistics)
     cached = counted["prompt_tokens_details"]["cached_tokens"]

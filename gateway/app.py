@@ -17,7 +17,7 @@ from gateway import anthropic, llama_server, page
 from gateway.access import RequestScopes
 from gateway.bodies import JsonRoute
 from gateway.config import HttpConfig
-from gateway.errors import Failure
+from gateway.errors import HttpFailure
 from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.middleware import (
@@ -261,7 +261,7 @@ def _dialect(path: str) -> Dialect:
     return OPENAI if path.startswith("/v1/") or path in others else LLAMA
 
 
-def _refuse(path: str, failure: Failure) -> Response:
+def _refuse(path: str, failure: HttpFailure) -> Response:
     return _dialect(path).refusal(failure)
 
 
@@ -276,7 +276,7 @@ def _add_errors(app: FastAPI) -> None:
         return _refuse(request.url.path, _failure_of(error))
 
     async def http_error(request: Request, error: HTTPException) -> Response:
-        return _refuse(request.url.path, Failure(error.status_code, str(error.detail)))
+        return _refuse(request.url.path, HttpFailure(error.status_code, str(error.detail)))
 
     add(OutriderError, outrider_error)
     add(RequestValidationError, invalid)
@@ -299,11 +299,11 @@ def _of_whole_body(error: dict[str, Any]) -> str:
     return _WHOLE_BODY.get(error["type"], str(error["msg"]))
 
 
-def _failure_of(error: RequestValidationError) -> Failure:
+def _failure_of(error: RequestValidationError) -> HttpFailure:
     """Return what is wrong with a body; never its values, which are text of users."""
     first = error.errors()[0]
     place = [part for part in first["loc"] if part != "body"]
     # Of what is no JSON the place is a number, the offset of a character.
     field = place[0] if place and isinstance(place[0], str) else None
     message = _of_whole_body(first) if field is None else f"{field}: {first['msg']}"
-    return Failure(400, message, field, "INVALID_REQUEST")
+    return HttpFailure(400, message, field, "INVALID_REQUEST")

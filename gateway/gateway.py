@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from gateway import anthropic, errors, llama_server
 from gateway.bodies import written
 from gateway.config import HttpConfig
-from gateway.gathering import Gathering
+from gateway.gathering import Accumulator
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
 from gateway.options import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
@@ -47,15 +47,15 @@ _log = logging.getLogger("outrider.http")
 class Dialect:
     """How a family of routes reports errors; in a stream as an event of the name `error_event`."""
 
-    shape: Callable[[errors.Failure], dict[str, Any]]
+    shape: Callable[[errors.HttpFailure], dict[str, Any]]
     error_event: str = ""
 
-    def body(self, failure: errors.Failure) -> dict[str, Any]:
+    def body(self, failure: errors.HttpFailure) -> dict[str, Any]:
         """Return the body of an error of the request that this task works for."""
         scope = request_scope.current()
         return self.shape(failure if scope is None else replace(failure, request_id=scope.id))
 
-    def refusal(self, failure: errors.Failure) -> Response:
+    def refusal(self, failure: errors.HttpFailure) -> Response:
         """Return the answer to a request that failed."""
         return JSONResponse(self.body(failure), status_code=failure.status, headers=failure.headers)
 
@@ -73,13 +73,13 @@ LLAMA = Dialect(errors.llama_body)
 ANTHROPIC = Dialect(errors.anthropic_body, error_event="error")
 
 
-def failure_of(error: Exception) -> errors.Failure:
+def failure_of(error: Exception) -> errors.HttpFailure:
     """Return the error as a client gets it: of a bug, which is logged, only an id."""
     if isinstance(error, OutriderError):
         return errors.failure_of(error)
     error_id = secrets.token_hex(4)
     _log.error("internal error id=%s", error_id, exc_info=error)
-    return errors.Failure(500, f"internal error {error_id}", reason="INTERNAL")
+    return errors.HttpFailure(500, f"internal error {error_id}", reason="INTERNAL")
 
 
 class Gateway:
@@ -142,8 +142,8 @@ class Gateway:
         chat = response_input.read_chat(body, offered)
         parsed = replace(await self._read_chat(chat), fields=body)
         _pass_over(offered.left_out)
-        head = responses.Head(secrets.token_hex(12), int(time.time()))
-        events = responses.Events(head, body, offered, parsed)
+        head = responses.ResponseHead(secrets.token_hex(12), int(time.time()))
+        events = responses.ResponseEvents(head, body, offered, parsed)
         if body.stream:
             return self._stream(self._typed_events(events, parsed.requests, body), OPENAI)
         async with aclosing(self._generate(parsed.requests, body)) as stream:
@@ -178,7 +178,7 @@ class Gateway:
     async def _openai(
         self,
         parsed: requests.ParsedRequest,
-        shape: answers.Shape,
+        shape: answers.ChoiceShape,
         prefix: str,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> Response:
@@ -196,7 +196,7 @@ class Gateway:
     async def _chunks(
         self,
         parsed: requests.ParsedRequest,
-        shape: answers.Shape,
+        shape: answers.ChoiceShape,
         head: answers.Head,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> AsyncGenerator[bytes]:
@@ -259,7 +259,7 @@ class Gateway:
         parsed = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
         message_id = f"msg_{secrets.token_hex(12)}"
         if parsed.streams:
-            events = anthropic.Events(message_id, parsed)
+            events = anthropic.MessageEvents(message_id, parsed)
             return self._stream(self._typed_events(events, parsed.requests, body), ANTHROPIC)
         gathering = parsed.gathering()
         await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
@@ -282,7 +282,7 @@ class Gateway:
         return await written(llama_server.answer, parsed, gathering)
 
     async def _native_events(self, parsed: llama_server.ParsedRequest) -> AsyncGenerator[bytes]:
-        events = llama_server.Events(parsed)
+        events = llama_server.NativeEvents(parsed)
         last = time.perf_counter()
         async with aclosing(
             self._generate(parsed.requests, parsed.fields, parsed.progress)
@@ -341,7 +341,7 @@ class Gateway:
 
     # --- state ---
 
-    def obstacle(self) -> errors.Failure | None:
+    def obstacle(self) -> errors.HttpFailure | None:
         """Return why nothing can be asked now; None if it can."""
         status = self._orchestrator.status()
         if status.draining:
@@ -349,7 +349,7 @@ class Gateway:
         ready = messages.PEER_STATE_READY
         if any(peer.role == "target" and peer.state == ready for peer in status.peers):
             return None
-        return errors.Failure(503, "Loading model")
+        return errors.HttpFailure(503, "Loading model")
 
     def status(self) -> dict[str, Any]:
         """Return the state of the orchestrator, under the names of its protobuf message.
@@ -373,7 +373,7 @@ class Gateway:
 
     async def _typed_events(
         self,
-        events: responses.Events | anthropic.Events,
+        events: responses.ResponseEvents | anthropic.MessageEvents,
         requests: Sequence[messages.GenerateRequest],
         fields: GenerationFields,
     ) -> AsyncGenerator[bytes]:
@@ -386,7 +386,7 @@ class Gateway:
         self,
         requests: Sequence[messages.GenerateRequest],
         fields: GenerationFields,
-        gathering: Gathering,
+        gathering: Accumulator,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> None:
         async with aclosing(self._generate(requests, fields)) as stream:

@@ -13,9 +13,9 @@ from google.protobuf.json_format import MessageToDict
 from pydantic import Field
 
 from gateway.gathering import (
+    Accumulator,
     Addition,
     CommittedToken,
-    Gathering,
     committed_tokens,
 )
 from gateway.openai.answers import finite
@@ -115,9 +115,9 @@ class ParsedRequest:
         """Whether the answer is one completion and no list of them."""
         return self.choice_count * len(self.requests) == 1
 
-    def gathering(self) -> Gathering:
+    def gathering(self) -> Accumulator:
         """Return where to gather the completions."""
-        return Gathering(len(self.requests), self.choice_count)
+        return Accumulator(len(self.requests), self.choice_count)
 
 
 def read_completion(fields: CompletionFields) -> ParsedRequest:
@@ -165,7 +165,7 @@ def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
 # --- answers ---
 
 
-def answer(parsed: ParsedRequest, gathering: Gathering) -> dict[str, Any] | list[dict[str, Any]]:
+def answer(parsed: ParsedRequest, gathering: Accumulator) -> dict[str, Any] | list[dict[str, Any]]:
     """Return the answer once everything is finished: one completion, or a list of them."""
     whole = [
         _final(parsed, gathering, index, streamed=False)
@@ -174,7 +174,7 @@ def answer(parsed: ParsedRequest, gathering: Gathering) -> dict[str, Any] | list
     return whole[0] if parsed.is_single else whole
 
 
-class Events:
+class NativeEvents:
     """The events of a streamed /completion."""
 
     def __init__(self, parsed: ParsedRequest) -> None:
@@ -225,7 +225,7 @@ class Events:
 
 
 def _final(
-    parsed: ParsedRequest, gathering: Gathering, index: int, *, streamed: bool
+    parsed: ParsedRequest, gathering: Accumulator, index: int, *, streamed: bool
 ) -> dict[str, Any]:
     completion = gathering.completions[index]
     number = index // parsed.choice_count

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors
-from gateway.errors import Failure
+from gateway.errors import HttpFailure
 from gateway.streams import ANSWER
 from orchestrator.log import Entry, Log, Retention, check_key, digest_of, owned_key
 from outrider.errors import InvalidRequest, KeyReused
@@ -37,7 +37,7 @@ ABANDONED_SECONDS = 30.0  # that the work continues when nobody listens: a clien
 
 _REPLAYED = (b"idempotent-replayed", b"true")
 
-Refusal = Callable[[str, Failure], Response]
+Refusal = Callable[[str, HttpFailure], Response]
 
 
 def answer_log(folder: Path | None = None) -> Log:
@@ -98,10 +98,10 @@ class Repeats:
         except InvalidRequest as error:
             failure = errors.failure_of(error)
             if isinstance(error, KeyReused):
-                failure = Failure(422, str(error), HEADER, error.reason, error.metadata)
+                failure = HttpFailure(422, str(error), HEADER, error.reason, error.metadata)
             await self._refusal(scope["path"], failure)(scope, receive, send)
         except HTTPException as error:  # the body is too long, or does not come
-            failure = Failure(error.status_code, str(error.detail))
+            failure = HttpFailure(error.status_code, str(error.detail))
             await self._refusal(scope["path"], failure)(scope, receive, send)
 
     async def _serve(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:

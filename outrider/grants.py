@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import Any
 
 from outrider.errors import InvalidRequest, PermissionDenied
-from outrider.limits import NO_LIMITS, Limits
+from outrider.limits import NO_LIMITS, TokenLimits
 
 LEAST_TOKEN = 16
 MOST_TOKEN = 4096  # gRPC takes 16 KiB of metadata
@@ -54,7 +54,7 @@ class Grant:
     name: str
     digest: bytes
     rights: frozenset[Right] = ALL_RIGHTS
-    limits: Limits = NO_LIMITS
+    limits: TokenLimits = NO_LIMITS
 
     def allows(self, right: Right) -> bool:
         """Return whether it has a right; an operator may what a client may."""
@@ -124,7 +124,9 @@ def _read_grant(name: str, table: Any) -> Grant:
         name=name,
         digest=_read_digest(place, table),
         rights=_read_rights(place, table),
-        limits=Limits(**{key: _read_limit(f"{place}.{key}", table.get(key)) for key in _LIMITS}),
+        limits=TokenLimits(
+            **{key: _read_limit(f"{place}.{key}", table.get(key)) for key in _LIMITS}
+        ),
     )
 
 

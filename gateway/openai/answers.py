@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gateway.gathering import Addition, CommittedToken, Completion, Gathering
+from gateway.gathering import Accumulator, Addition, CommittedToken, Completion
 from gateway.openai.requests import ParsedRequest
-from gateway.turns import Reading, TurnStream
+from gateway.turns import ChatReading, TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -54,7 +54,7 @@ class Echo:
 _NO_ECHO = Echo("")
 
 
-class Shape(Protocol):
+class ChoiceShape(Protocol):
     """One of OpenAI's endpoints: how its choices look, whole and in pieces."""
 
     @property
@@ -78,7 +78,7 @@ class Shape(Protocol):
         """Yield the last pieces of a choice; the last of them has the finish reason."""
 
 
-def answer(head: Head, shape: Shape, gathering: Gathering) -> dict[str, Any]:
+def answer(head: Head, shape: ChoiceShape, gathering: Accumulator) -> dict[str, Any]:
     """Return the answer once everything is finished."""
     return {
         **head.of(shape.kind, gathering.model),
@@ -91,7 +91,7 @@ def answer(head: Head, shape: Shape, gathering: Gathering) -> dict[str, Any]:
 class Chunks:
     """The chunks of a streamed answer."""
 
-    def __init__(self, head: Head, shape: Shape, parsed: ParsedRequest) -> None:
+    def __init__(self, head: Head, shape: ChoiceShape, parsed: ParsedRequest) -> None:
         self._head = head
         self._shape = shape
         self._parsed = parsed
@@ -131,11 +131,11 @@ class Chunks:
         return chunk | {"usage": None} if self._parsed.includes_usage else chunk
 
 
-def _usage(gathering: Gathering) -> dict[str, Any]:
+def _usage(gathering: Accumulator) -> dict[str, Any]:
     return usage(gathering.started, gathering.statistics, is_predicted=gathering.is_predicted)
 
 
-def _reports(gathering: Gathering) -> dict[str, Any]:
+def _reports(gathering: Accumulator) -> dict[str, Any]:
     """Return how speculation went, as llama-server and vLLM report it, of a single completion."""
     if len(gathering.completions) != 1:
         return {"metrics": None}
@@ -268,7 +268,7 @@ class ChatShape:
 
     wants_logprobs: bool
     nonce: str
-    reading: Reading = field(default_factory=Reading)
+    reading: ChatReading = field(default_factory=ChatReading)
     kind: str = "chat.completion"
     chunk_kind: str = "chat.completion.chunk"
     _streams: dict[int, TurnStream] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.gathering import Gathering
+from gateway.gathering import Accumulator
 from gateway.options import (
     Body,
     GenerationFields,
@@ -28,7 +28,7 @@ from gateway.options import (
 )
 from gateway.progress import StreamProgress
 from gateway.structured import GuidedFields, constrain, constrains
-from gateway.turns import Reading
+from gateway.turns import ChatReading
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.required_calls import (
     FREE,
@@ -133,13 +133,13 @@ class ParsedRequest:
     streams: bool = False
     includes_usage: bool = False
     echoes: bool = False
-    reading: Reading = field(default_factory=Reading)
+    reading: ChatReading = field(default_factory=ChatReading)
     progress: StreamProgress = field(default_factory=StreamProgress)
 
-    def gathering(self) -> Gathering:
+    def gathering(self) -> Accumulator:
         """Return where to gather the completions."""
         is_predicted = any(each.HasField("prediction") for each in self.requests)
-        return Gathering(len(self.requests), self.choice_count, is_predicted)
+        return Accumulator(len(self.requests), self.choice_count, is_predicted)
 
 
 def read_completion(body: CompletionBody) -> ParsedRequest:
@@ -165,7 +165,7 @@ def read_completion(body: CompletionBody) -> ParsedRequest:
 
 
 def read_chat(
-    body: ChatBody, prompt: Sequence[int], reading: Reading | None = None, grammar: str = ""
+    body: ChatBody, prompt: Sequence[int], reading: ChatReading | None = None, grammar: str = ""
 ) -> ParsedRequest:
     """Return what /v1/chat/completions is asked for. Raises InvalidRequest.
 
@@ -179,7 +179,7 @@ def read_chat(
         ask_for_logprobs(request, top_count, after_sampling=bool(body.post_sampling_probs))
     elif body.top_logprobs:
         raise InvalidRequest("top_logprobs", "needs logprobs")
-    reading = reading or Reading()
+    reading = reading or ChatReading()
     request.control_token_names.extend(reading.form.controls)
     if grammar:
         request.sampling.grammar = grammar
@@ -195,7 +195,7 @@ def read_chat(
     )
 
 
-def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> Reading:
+def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> ChatReading:
     """Return how an answer after the rendered chat is read.
 
     Raises InvalidRequest for tools where it is not known how this model calls them.
@@ -214,7 +214,7 @@ def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> Reading:
         content = content[-1].get("text")
     is_answered = isinstance(content, str) and last.get("role") != "assistant"
     written = form.written(prompt, str(content) if is_answered else "")
-    return Reading(form, tools, written, single=single)
+    return ChatReading(form, tools, written, single=single)
 
 
 def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
@@ -267,7 +267,7 @@ def _required_tools(body: ChatBody) -> list[Tool]:
     return tools
 
 
-def read_required_calls(body: ChatBody, reading: Reading) -> RequiredCalls:
+def read_required_calls(body: ChatBody, reading: ChatReading) -> RequiredCalls:
     """Return what the model must call. Raises InvalidRequest. A large grammar takes its time."""
     tools = _required_tools(body)
     if not tools:

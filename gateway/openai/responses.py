@@ -17,21 +17,21 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     """What names an answer, and when it began."""
 
     nonce: str
     created: int
 
 
-class Events:
+class ResponseEvents:
     """The events of a streamed answer, numbered in their order: one item after the other.
 
     A whole answer is what the last event holds.
     """
 
     def __init__(
-        self, head: Head, body: ResponseBody, offered: OfferedTools, parsed: ParsedRequest
+        self, head: ResponseHead, body: ResponseBody, offered: OfferedTools, parsed: ParsedRequest
     ) -> None:
         self._head = head
         self._body = body

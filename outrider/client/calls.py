@@ -23,7 +23,7 @@ from outrider.client.convert import (
 from outrider.client.values import (
     INT32_MAX,
     CallFailed,
-    Conversation,
+    ChatPrompt,
     Event,
     GenerateOptions,
     Polled,
@@ -167,7 +167,7 @@ class OutriderClient:
 
         Messages and tools are the objects of OpenAI's API.
         """
-        asked = Conversation(
+        asked = ChatPrompt(
             chat=chat,
             tools=tools,
             variables=variables,

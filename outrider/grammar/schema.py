@@ -31,7 +31,7 @@ from outrider.grammar.json_texts import (
     numbers,
 )
 from outrider.grammar.pattern import read_pattern
-from outrider.grammar.regular import ALL, Expression, Expressions, Kind, TooLarge, often
+from outrider.grammar.regular import ALL, Expression, Expressions, NodeKind, TooLarge, often
 from outrider.grammar.schema_reader import (
     ABOUT,
     ANNOTATIONS,
@@ -404,7 +404,7 @@ class _Converter:
         if not ABOUT["string"] & schema.keys():
             return "string"
         text = self._text(schema)
-        if text.kind is Kind.REPEATED and text.parts[0] is self._made.chars(ALL):
+        if text.kind is NodeKind.REPEATED and text.parts[0] is self._made.chars(ALL):
             return f'"\\"" char{often(*text.parts[1:])} "\\""'
         body = self._write(text, name)
         if body is None:

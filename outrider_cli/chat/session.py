@@ -10,19 +10,19 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.client import CallFailed, Conversation, Event, FinishReason, OutriderClient, Status
+from outrider.client import CallFailed, ChatPrompt, Event, FinishReason, OutriderClient, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 from outrider_cli.chat.line_input import Keyboard, open_keyboard
 from outrider_cli.chat.state import (
     COMMANDS,
     Act,
-    Answer,
     Ask,
     ChatState,
     Load,
     NotDone,
     Quit,
+    Reply,
     Save,
     ShowStatistics,
     read_messages,
@@ -159,7 +159,7 @@ class Backend:
         while True:
             chat = talk.chat(question)
             prompt = await self._client.apply_template(chat)
-            options = replace(talk.options, conversation=Conversation(chat=chat))
+            options = replace(talk.options, conversation=ChatPrompt(chat=chat))
             try:
                 async with aclosing(self._client.generate(prompt, options)) as events:
                     async for event in events:
@@ -216,7 +216,7 @@ class ChatSession:
         match act:
             case Ask(question):
                 self._ask(question)
-            case Answer(lines):
+            case Reply(lines):
                 for line in lines:
                     say(line)
             case Save(path, overwrites):

@@ -32,7 +32,7 @@ from outrider_cli.demo.show import near_tie, open_show
 from outrider_cli.generate.run import wait_for_target
 from outrider_cli.render import Transcript, Words
 from outrider_cli.screen import Progress, note
-from outrider_cli.services.local import Hosted, LocalPlan, local_services
+from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from outrider_cli.services.pair import BUNDLED_DRAFT, choose_draft, choose_target
 
 _RUNS = 5  # pairs of each request at most; their range has the true median in 15 of 16 cases
@@ -60,7 +60,7 @@ async def run_demo(seconds: float) -> None:
         cast = await _choose(progress)
         end = time.monotonic() + seconds - _STOP_SECONDS
         plan = LocalPlan(
-            target=Hosted(cast.target, ModelOptions(sessions=1)),
+            target=HostedModel(cast.target, ModelOptions(sessions=1)),
             draft=None,
             orchestrator=("--accept-drafts",),
         )

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from outrider.client import Model, Origin
+from outrider.client import ModelInfo, Origin
 from outrider.speculation import MODEL
 from outrider_cli import verdict
 from outrider_cli.demo.requests import (
@@ -52,7 +52,7 @@ class Show:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def open(self, model: Model) -> None:
+    def open(self, model: ModelInfo) -> None:
         """Say who writes and, where there are colours, what they mean."""
         self._console.print(
             f"{model.name}, {_count(model.thread_count, 'thread')}:"

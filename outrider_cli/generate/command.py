@@ -160,7 +160,7 @@ def generate(
         **drafting.known(),
         acceptance=messages.Rule(acceptance) if acceptance else None,
         rows=messages.Form(rows) if rows else None,
-        rollback=client.Rollback(rollback) if rollback else None,
+        rollback=client.RollbackMode(rollback) if rollback else None,
         detail=client.Detail(min(max(verbose, as_json), 2)),  # the reports name the sources
     )
     text = read_prompt(prompt)

@@ -92,7 +92,7 @@ def up(
     Drafts of other machines may dial in, where they are accepted. The target gets the threads, a
     draft of its own what it leaves. A draft that dies is started again.
     """
-    from outrider_cli.services.local import Hosted, LocalPlan
+    from outrider_cli.services.local import HostedModel, LocalPlan
 
     _check_exclusive(bool(target and model), (draft, draft_model, no_draft))
     own = None if no_draft or draft else choose_draft(model, draft_model)
@@ -110,7 +110,7 @@ def up(
     }
     words += [f"--{name}={path.resolve()}" for name, path in paths.items() if path]
     plan = LocalPlan(
-        target=target or Hosted(choose_target(model), engine),
+        target=target or HostedModel(choose_target(model), engine),
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),
         listen=listen,
         orchestrator=tuple(words),

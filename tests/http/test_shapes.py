@@ -93,7 +93,7 @@ async def test_a_stream_of_llama_server_is_as_written_down(name: str):
     parsed = llama_server.read_completion(
         llama_server.CompletionFields(**NATIVE[name], stream=True)
     )
-    events = llama_server.Events(parsed)
+    events = llama_server.NativeEvents(parsed)
     responses = await responses_to(parsed.requests[0])
     check(name, [event(one) for each in responses for one in events.add(0, each, 0.5)])
 
@@ -101,7 +101,7 @@ async def test_a_stream_of_llama_server_is_as_written_down(name: str):
 @pytest.mark.parametrize("name", NATIVE)
 async def test_what_is_streamed_is_what_is_answered_at_once(name: str):
     parsed = llama_server.read_completion(llama_server.CompletionFields(**NATIVE[name]))
-    gathering, events = parsed.gathering(), llama_server.Events(parsed)
+    gathering, events = parsed.gathering(), llama_server.NativeEvents(parsed)
     pieces = []
     for response in await responses_to(parsed.requests[0]):
         gathering.add(0, response)

@@ -15,7 +15,7 @@ from outrider.client import (
     Delta,
     Detail,
     DraftEnd,
-    EngineSeconds,
+    EngineTime,
     Finished,
     FinishReason,
     GenerateOptions,
@@ -23,8 +23,8 @@ from outrider.client import (
     OutriderClient,
     PeerState,
     Position,
-    Report,
-    Rollback,
+    RollbackMode,
+    RoundReport,
     Started,
     Statistics,
     Token,
@@ -57,7 +57,7 @@ def test_what_is_chosen_is_sent():
         acceptance=Rule.REJECTION,
         verification=Verification.TOKEN,
         rows=Form.LOGITS,
-        rollback=Rollback.RPC,
+        rollback=RollbackMode.RPC,
         detail=Detail.CANDIDATES,
     )
     request = write_request([1, 2], options)
@@ -118,7 +118,7 @@ def test_statistics_have_every_field_of_the_contract():
         for name in messages.GenerationStatistics.DESCRIPTOR.fields_by_name
     ]
     assert [field.name for field in fields(Statistics)] == names
-    assert [field.name for field in fields(EngineSeconds)] == [
+    assert [field.name for field in fields(EngineTime)] == [
         name.replace("_duration", "_seconds")
         for name in messages.EngineTime.DESCRIPTOR.fields_by_name
     ]
@@ -150,7 +150,7 @@ def test_a_report_of_a_round_is_read():
     told.positions.add().target.add(token=messages.Token(token_id=5, text=b"x"), probability=0.5)
     event = read_event(response)
     assert isinstance(event, Delta)
-    assert event.report == Report(
+    assert event.report == RoundReport(
         round=3,
         committed_token_count=12,
         draft=(Token(5, b"\xc3"),),
@@ -190,7 +190,7 @@ def test_durations_are_read_as_seconds():
     assert isinstance(event, Finished)
     assert event.reason is FinishReason.UNSPECIFIED
     assert event.statistics.prompt_seconds == 1.5
-    assert event.statistics.target_time == EngineSeconds(
+    assert event.statistics.target_time == EngineTime(
         decode_seconds=0.00025, prompt_seconds=0.000125
     )
     assert event.statistics.network_seconds == 0.003
