@@ -16,8 +16,8 @@ from draft_service.translations import Lesson
 from outrider import logs, request_scope, tracing, wire
 from outrider.errors import InvalidConfig, OutriderError, Unauthenticated
 from outrider.rpc.channel import explain_refusal, open_channel, speaks_http_1, why_unreachable
-from outrider.rpc.errors import describe, to_status
 from outrider.rpc.security import ClientSecurity, Metadata, credentials_of, metadata_of
+from outrider.rpc.statuses import describe, to_status
 from outrider.tracing import NOTHING
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages

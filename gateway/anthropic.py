@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.gathering import Accumulator, Completion
+from gateway.accumulator import Accumulator, Completion
+from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse
 from gateway.openai.requests import ChatBody, ParsedRequest, ResponseFormat, SchemaFormat
-from gateway.options import Body, GenerationFields, Int32, ListOf, refuse
 from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought

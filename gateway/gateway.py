@@ -17,15 +17,15 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
-from gateway import anthropic, errors, llama_server
+from gateway import anthropic, http_errors, llama_server
+from gateway.accumulator import Accumulator
 from gateway.bodies import written
+from gateway.body_fields import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
 from gateway.config import HttpConfig
-from gateway.gathering import Accumulator
+from gateway.event_streams import DONE, EventStream, event, numbered
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
-from gateway.options import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
 from gateway.progress import StreamProgress
-from gateway.streams import DONE, EventStream, event, numbered
 from orchestrator.metering import for_client
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
@@ -47,15 +47,15 @@ _log = logging.getLogger("outrider.http")
 class Dialect:
     """How a family of routes reports errors; in a stream as an event of the name `error_event`."""
 
-    shape: Callable[[errors.HttpFailure], dict[str, Any]]
+    shape: Callable[[http_errors.HttpFailure], dict[str, Any]]
     error_event: str = ""
 
-    def body(self, failure: errors.HttpFailure) -> dict[str, Any]:
+    def body(self, failure: http_errors.HttpFailure) -> dict[str, Any]:
         """Return the body of an error of the request that this task works for."""
         scope = request_scope.current()
         return self.shape(failure if scope is None else replace(failure, request_id=scope.id))
 
-    def refusal(self, failure: errors.HttpFailure) -> Response:
+    def refusal(self, failure: http_errors.HttpFailure) -> Response:
         """Return the answer to a request that failed."""
         return JSONResponse(self.body(failure), status_code=failure.status, headers=failure.headers)
 
@@ -68,18 +68,18 @@ class Dialect:
         return event(self.body(failure_of(error)), self.error_event)
 
 
-OPENAI = Dialect(errors.openai_body)
-LLAMA = Dialect(errors.llama_body)
-ANTHROPIC = Dialect(errors.anthropic_body, error_event="error")
+OPENAI = Dialect(http_errors.openai_body)
+LLAMA = Dialect(http_errors.llama_body)
+ANTHROPIC = Dialect(http_errors.anthropic_body, error_event="error")
 
 
-def failure_of(error: Exception) -> errors.HttpFailure:
+def failure_of(error: Exception) -> http_errors.HttpFailure:
     """Return the error as a client gets it: of a bug, which is logged, only an id."""
     if isinstance(error, OutriderError):
-        return errors.failure_of(error)
+        return http_errors.failure_of(error)
     error_id = secrets.token_hex(4)
     _log.error("internal error id=%s", error_id, exc_info=error)
-    return errors.HttpFailure(500, f"internal error {error_id}", reason="INTERNAL")
+    return http_errors.HttpFailure(500, f"internal error {error_id}", reason="INTERNAL")
 
 
 class Gateway:
@@ -281,7 +281,7 @@ class Gateway:
         await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
         return await written(llama_server.answer, parsed, gathering)
 
-    async def _native_events(self, parsed: llama_server.ParsedRequest) -> AsyncGenerator[bytes]:
+    async def _native_events(self, parsed: llama_server.NativeRequest) -> AsyncGenerator[bytes]:
         events = llama_server.NativeEvents(parsed)
         last = time.perf_counter()
         async with aclosing(
@@ -341,7 +341,7 @@ class Gateway:
 
     # --- state ---
 
-    def obstacle(self) -> errors.HttpFailure | None:
+    def obstacle(self) -> http_errors.HttpFailure | None:
         """Return why nothing can be asked now; None if it can."""
         status = self._orchestrator.status()
         if status.draining:
@@ -349,7 +349,7 @@ class Gateway:
         ready = messages.PEER_STATE_READY
         if any(peer.role == "target" and peer.state == ready for peer in status.peers):
             return None
-        return errors.HttpFailure(503, "Loading model")
+        return http_errors.HttpFailure(503, "Loading model")
 
     def status(self) -> dict[str, Any]:
         """Return the state of the orchestrator, under the names of its protobuf message.

@@ -12,15 +12,13 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 from pydantic import Field
 
-from gateway.gathering import (
+from gateway.accumulator import (
     Accumulator,
     Addition,
     CommittedToken,
     committed_tokens,
 )
-from gateway.openai.answers import finite
-from gateway.openai.requests import ChatBody
-from gateway.options import (
+from gateway.body_fields import (
     Body,
     Int32,
     ListOf,
@@ -33,6 +31,8 @@ from gateway.options import (
     refuse,
     set_prompt,
 )
+from gateway.openai.answers import finite
+from gateway.openai.requests import ChatBody
 from gateway.progress import StreamProgress
 from gateway.usage import timings
 from orchestrator.chat.template import ChatTemplate
@@ -96,7 +96,7 @@ class EmbeddingFields(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedRequest:
+class NativeRequest:
     """What /completion is asked for."""
 
     requests: list[messages.GenerateRequest]
@@ -120,7 +120,7 @@ class ParsedRequest:
         return Accumulator(len(self.requests), self.choice_count)
 
 
-def read_completion(fields: CompletionFields) -> ParsedRequest:
+def read_completion(fields: CompletionFields) -> NativeRequest:
     """Return what /completion is asked for. Raises InvalidRequest."""
     refuse(
         fields,
@@ -143,7 +143,7 @@ def read_completion(fields: CompletionFields) -> ParsedRequest:
         progress.ask(request)
         set_prompt(request, prompt)
         requests.append(request)
-    return ParsedRequest(requests, prompts, fields, count, progress)
+    return NativeRequest(requests, prompts, fields, count, progress)
 
 
 def embedded_field(fields: EmbeddingFields) -> str:
@@ -165,7 +165,7 @@ def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
 # --- answers ---
 
 
-def answer(parsed: ParsedRequest, gathering: Accumulator) -> dict[str, Any] | list[dict[str, Any]]:
+def answer(parsed: NativeRequest, gathering: Accumulator) -> dict[str, Any] | list[dict[str, Any]]:
     """Return the answer once everything is finished: one completion, or a list of them."""
     whole = [
         _final(parsed, gathering, index, streamed=False)
@@ -177,7 +177,7 @@ def answer(parsed: ParsedRequest, gathering: Accumulator) -> dict[str, Any] | li
 class NativeEvents:
     """The events of a streamed /completion."""
 
-    def __init__(self, parsed: ParsedRequest) -> None:
+    def __init__(self, parsed: NativeRequest) -> None:
         self._parsed = parsed
         self._gathering = parsed.gathering()
         self._decoders = [utf8_decoder() for _ in self._gathering.completions]
@@ -225,7 +225,7 @@ class NativeEvents:
 
 
 def _final(
-    parsed: ParsedRequest, gathering: Accumulator, index: int, *, streamed: bool
+    parsed: NativeRequest, gathering: Accumulator, index: int, *, streamed: bool
 ) -> dict[str, Any]:
     completion = gathering.completions[index]
     number = index // parsed.choice_count
@@ -275,7 +275,7 @@ def _selected(shape: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
 _ABSENT = object()
 
 
-def _probabilities(parsed: ParsedRequest, tokens: Sequence[CommittedToken]) -> list[dict[str, Any]]:
+def _probabilities(parsed: NativeRequest, tokens: Sequence[CommittedToken]) -> list[dict[str, Any]]:
     after = bool(parsed.fields.post_sampling_probs)
     return [_token_probability(token, after) for token in tokens]
 
@@ -301,7 +301,7 @@ def _probability(token_id: int, text: bytes, value: float, after: bool) -> dict[
 
 
 def generation_settings(
-    parsed: ParsedRequest, prompt: messages.GenerationStarted
+    parsed: NativeRequest, prompt: messages.GenerationStarted
 ) -> dict[str, Any]:
     """Return how a completion was sampled, everything resolved."""
     fields, options = parsed.fields, parsed.requests[0].speculative

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import HttpFailure
+from gateway.http_errors import HttpFailure
 
 Refusal = Callable[[str, HttpFailure], Response]
 """Makes the answer to a refused request of a path."""

@@ -22,9 +22,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import errors
-from gateway.errors import HttpFailure
-from gateway.streams import ANSWER
+from gateway import http_errors
+from gateway.event_streams import ANSWER
+from gateway.http_errors import HttpFailure
 from orchestrator.log import Entry, Log, Retention, check_key, digest_of, owned_key
 from outrider.errors import InvalidRequest, KeyReused
 
@@ -96,7 +96,7 @@ class Repeats:
                 return
             await self._serve(key, scope, receive, send)
         except InvalidRequest as error:
-            failure = errors.failure_of(error)
+            failure = http_errors.failure_of(error)
             if isinstance(error, KeyReused):
                 failure = HttpFailure(422, str(error), HEADER, error.reason, error.metadata)
             await self._refusal(scope["path"], failure)(scope, receive, send)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import page
-from gateway.errors import HttpFailure, failure_of
+from gateway.http_errors import HttpFailure, failure_of
 from gateway.middleware import Refusal
 from outrider.access import Access, Caller, work_for
 from outrider.errors import OutriderError, Unauthenticated

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from gateway.gathering import Addition, Completion
+from gateway.accumulator import Addition, Completion
 from orchestrator.chat.events import CallBegun, CallEnded, Event, parse
 from orchestrator.chat.format import ChatFormat, Ids
 from orchestrator.chat.parser import ChatParser

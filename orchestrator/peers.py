@@ -28,7 +28,6 @@ from outrider.errors import (
 )
 from outrider.messages import ModelReference, PeerState, SessionParameters
 from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel, why_unreachable
-from outrider.rpc.errors import describe
 from outrider.rpc.security import (
     ANONYMOUS,
     ClientSecurity,
@@ -36,6 +35,7 @@ from outrider.rpc.security import (
     credentials_of,
     metadata_of,
 )
+from outrider.rpc.statuses import describe
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub

@@ -11,7 +11,7 @@ import grpc
 from outrider import tracing
 from outrider.errors import InvalidRequest, ModelChanged, OutriderError
 from outrider.messages import SessionParameters
-from outrider.rpc.errors import read_error_info
+from outrider.rpc.statuses import read_error_info
 from outrider.tracing import NOTHING, TracedKind, TraceSpan
 
 _FINAL = {

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gateway.gathering import Accumulator, Addition, CommittedToken, Completion
+from gateway.accumulator import Accumulator, Addition, CommittedToken, Completion
 from gateway.openai.requests import ParsedRequest
 from gateway.turns import ChatReading, TurnStream
 from gateway.usage import acceptance_metrics, timings, usage

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.gathering import Accumulator
-from gateway.options import (
+from gateway.accumulator import Accumulator
+from gateway.body_fields import (
     Body,
     GenerationFields,
     Int32,

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import Field
 
+from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse
 from gateway.openai.requests import ChatBody, ResponseFormat, SchemaFormat
-from gateway.options import Body, GenerationFields, Int32, ListOf, refuse
 from outrider.errors import InvalidRequest
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")

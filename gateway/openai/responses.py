@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.gathering import Completion
+from gateway.accumulator import Completion
 from gateway.openai.answers import finish_reason
 from gateway.openai.requests import ParsedRequest
 from gateway.openai.response_input import OfferedTools, ResponseBody, text_of_call

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.access import RequestScopes
+from gateway.access_log import RequestScopes
 from gateway.config import HttpConfig
-from gateway.errors import HttpFailure
+from gateway.event_streams import ClientGone, until_gone
+from gateway.http_errors import HttpFailure
 from gateway.middleware import BodyBounds, BodyLimit, KnownHost
 from gateway.rights import Rights
-from gateway.streams import ClientGone, until_gone
 from outrider import logs, request_scope
 from outrider.access import Access, current_caller
 from outrider_jsonrpc.methods import Caller, LibraryRpc

@@ -12,11 +12,11 @@ from typing import Any
 
 import regex
 
-from orchestrator.chat.calls import CallParser
 from orchestrator.chat.events import Content, Event, Mark, Thought
 from orchestrator.chat.format import HEADER, MARK, CallFormat, ChatFormat, Style
 from orchestrator.chat.reader import ChatText, Steps, ignore
-from orchestrator.chat.values import Schema
+from orchestrator.chat.tool_calls import CallParser
+from orchestrator.chat.value_readers import Schema
 
 _FENCE = regex.compile(r" {0,3}(```|~~~)")
 _RECIPIENT = regex.compile(r"to=(?:functions\.)?([\w.-]+)")

@@ -3,7 +3,7 @@
 `OutriderClient` is for asyncio, `Client` for everyone else.
 """
 
-from outrider.client.calls import OutriderClient
+from outrider.client.asynchronous import OutriderClient
 from outrider.client.convert import read_event, write_request
 from outrider.client.sync import Client
 from outrider.client.values import (
@@ -14,7 +14,6 @@ from outrider.client.values import (
     ControllerView,
     Delta,
     Detail,
-    EngineTime,
     Event,
     Finished,
     GenerateOptions,
@@ -29,6 +28,7 @@ from outrider.client.values import (
     RefusedDraft,
     RollbackMode,
     RoundReport,
+    ServiceSeconds,
     SourceStatistics,
     Started,
     Statistics,
@@ -50,7 +50,6 @@ __all__ = [
     "Detail",
     "DraftEnd",
     "DraftTemplate",
-    "EngineTime",
     "Event",
     "FinishReason",
     "Finished",
@@ -69,6 +68,7 @@ __all__ = [
     "RefusedDraft",
     "RollbackMode",
     "RoundReport",
+    "ServiceSeconds",
     "SourceStatistics",
     "Started",
     "Statistics",

@@ -12,8 +12,8 @@ import grpc
 
 from outrider.access import THE_TOKEN, Access, Grants
 from outrider.errors import InvalidConfig, InvalidRequest
+from outrider.file_values import Reread
 from outrider.grants import MOST_BYTES, MOST_TOKEN, Grant, check_token, grant_of, read_grants
-from outrider.rereading import Reread
 
 HEADER = "authorization"
 BEARER = "Bearer "

@@ -28,7 +28,7 @@ from outrider_cli.chat.state import (
     read_messages,
     write_messages,
 )
-from outrider_cli.generate.run import wait_for_pair, wait_for_target
+from outrider_cli.generate.execute import wait_for_pair, wait_for_target
 from outrider_cli.render import Transcript, Words, visible, wrapped
 from outrider_cli.screen import Progress, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services

@@ -18,8 +18,8 @@ from outrider.sampling import SamplingParameters
 from outrider.speculation import MODEL
 from outrider_cli import COMMAND
 from outrider_cli.delayed_link import delayed_link
-from outrider_cli.demo.model import NotFetched, fetch_model
-from outrider_cli.demo.requests import (
+from outrider_cli.demo.download import NotFetched, fetch_model
+from outrider_cli.demo.questions import (
     ROUND_TRIP_MS,
     DemoRequest,
     Row,
@@ -29,7 +29,7 @@ from outrider_cli.demo.requests import (
     requests_for,
 )
 from outrider_cli.demo.show import near_tie, open_show
-from outrider_cli.generate.run import wait_for_target
+from outrider_cli.generate.execute import wait_for_target
 from outrider_cli.render import Transcript, Words
 from outrider_cli.screen import Progress, note
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services

@@ -23,7 +23,7 @@ from rich.text import Text
 from outrider.client import ModelInfo, Origin
 from outrider.speculation import MODEL
 from outrider_cli import verdict
-from outrider_cli.demo.requests import (
+from outrider_cli.demo.questions import (
     ROUND_TRIP_MS,
     DemoRequest,
     Row,

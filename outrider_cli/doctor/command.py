@@ -341,7 +341,7 @@ def _trial_values(config: ModelConfig, size: int) -> dict[str, Any]:
 
 def _run_probe(order: str) -> tuple[int | None, list[dict[str, Any]], str]:
     """Return the exit code (None: too slow), the lines it reported, the last words."""
-    command = (sys.executable, "-P", "-m", "outrider_cli.doctor.probe")
+    command = (sys.executable, "-P", "-m", "outrider_cli.doctor.trial")
     # Waiting is judged elsewhere; here it would only make the trial slow.
     left_out = ("OUTRIDER_", "OMP_", "GOMP_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
@@ -463,7 +463,7 @@ async def _port(role: str, address: str, security: ClientSecurity) -> Finding:
     from outrider.errors import InvalidConfig
     from outrider.rpc.channel import read_listen
     from outrider_cli.doctor.checks import judge_port, judge_unusable
-    from outrider_cli.doctor.peers import whose_port
+    from outrider_cli.doctor.peer_probe import whose_port
 
     try:
         place = read_listen(address)
@@ -530,7 +530,7 @@ def _secrets(security: ClientSecurity) -> list[Finding]:
 async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list[Finding]:
     import outrider
     from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer, judge_peer
-    from outrider_cli.doctor.peers import probe_peer
+    from outrider_cli.doctor.peer_probe import probe_peer
 
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
@@ -542,7 +542,7 @@ async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list
 
 
 async def _compare(target: str, draft: str, security: ClientSecurity) -> list[Finding]:
-    from outrider_cli.doctor.peers import compare
+    from outrider_cli.doctor.peer_probe import compare
 
     with suppress(TimeoutError):  # of which the probes have said enough
         async with asyncio.timeout(_PROBE_SECONDS):

@@ -162,7 +162,7 @@ async def _stay_up(
 async def _serve(services: LocalServices, steps: NextSteps) -> None:
     """Say when everything is ready; then bring the draft back whenever it dies."""
     from outrider.client import CallFailed, OutriderClient
-    from outrider_cli.generate.run import wait_for_pair
+    from outrider_cli.generate.execute import wait_for_pair
     from outrider_cli.screen import Progress, note, show_view
     from outrider_cli.status_table import status_view
 

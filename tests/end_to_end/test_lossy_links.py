@@ -22,7 +22,7 @@ from outrider.sampling import GREEDY, SamplingParameters
 from outrider.speculation import Policy
 from outrider_bench.remote_model import start_remote, write_token
 from outrider_bench.shaper import Link, Shape, why_not
-from outrider_cli.generate.run import wait_for_pair
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from tests.support.processes import DRAFT, TARGET

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gateway import llama_server
-from gateway.gathering import Completion
+from gateway.accumulator import Completion
+from gateway.body_fields import GenerationFields, generate_request, read_prompts
+from gateway.event_streams import event
 from gateway.openai import answers, requests
-from gateway.options import GenerationFields, generate_request, read_prompts
-from gateway.streams import event
 from gateway.usage import acceptance_histogram, acceptance_metrics, timings
 from outrider.errors import InvalidRequest
 from outrider.sampling import SamplingNumbers

@@ -37,9 +37,9 @@ from outrider.client import (
 )
 from outrider.engine.host import EngineHost
 from outrider.errors import DeadlinePassed, InvalidConfig, PeerUnavailable, Unauthenticated
-from outrider.rpc.access import AccessInterceptor
+from outrider.rpc.authorization import AccessInterceptor
 from outrider.rpc.channel import open_channel
-from outrider.rpc.health import check
+from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity, ServerSecurity, call_metadata
 from outrider.rpc.server import Server, ServerConfig
 from outrider.sampling import SamplingParameters

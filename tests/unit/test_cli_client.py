@@ -15,7 +15,6 @@ from outrider.client import (
     Delta,
     Detail,
     DraftEnd,
-    EngineTime,
     Finished,
     FinishReason,
     GenerateOptions,
@@ -25,6 +24,7 @@ from outrider.client import (
     Position,
     RollbackMode,
     RoundReport,
+    ServiceSeconds,
     Started,
     Statistics,
     Token,
@@ -33,7 +33,7 @@ from outrider.client import (
 )
 from outrider.errors import EngineBusy, InvalidRequest
 from outrider.messages import Form, Rule
-from outrider.rpc.errors import to_status
+from outrider.rpc.statuses import to_status
 from outrider.speculation import Policy, Verification
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -118,7 +118,7 @@ def test_statistics_have_every_field_of_the_contract():
         for name in messages.GenerationStatistics.DESCRIPTOR.fields_by_name
     ]
     assert [field.name for field in fields(Statistics)] == names
-    assert [field.name for field in fields(EngineTime)] == [
+    assert [field.name for field in fields(ServiceSeconds)] == [
         name.replace("_duration", "_seconds")
         for name in messages.EngineTime.DESCRIPTOR.fields_by_name
     ]
@@ -190,7 +190,7 @@ def test_durations_are_read_as_seconds():
     assert isinstance(event, Finished)
     assert event.reason is FinishReason.UNSPECIFIED
     assert event.statistics.prompt_seconds == 1.5
-    assert event.statistics.target_time == EngineTime(
+    assert event.statistics.target_time == ServiceSeconds(
         decode_seconds=0.00025, prompt_seconds=0.000125
     )
     assert event.statistics.network_seconds == 0.003

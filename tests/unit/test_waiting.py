@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from outrider.client import OutriderClient, PeerState, PeerStatus, Status
-from outrider_cli.generate.run import wait_for_pair
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
 
 

@@ -58,7 +58,7 @@ from outrider_bench.variants import Variant
 from outrider_cli import COMMAND
 from outrider_cli.cpu_time import OthersClock
 from outrider_cli.delayed_link import delayed_link
-from outrider_cli.generate.run import wait_for_pair
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.options import arguments
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services

@@ -21,7 +21,7 @@ from outrider.client import Finished, GenerateOptions, OutriderClient, Statistic
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
 from outrider_cli.generate.command import DEFAULT_PROMPT, DRAFT_SESSION, ONE_SESSION
-from outrider_cli.generate.run import wait_for_pair
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from outrider_cli.services.pair import choose_draft, choose_target

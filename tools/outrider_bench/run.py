@@ -25,7 +25,7 @@ from outrider_bench.remote_model import RemoteModel, remote_model
 from outrider_bench.settings import Settings
 from outrider_bench.variants import Variant, distant_variants, numerics_variants
 from outrider_cli import COMMAND
-from outrider_cli.generate.run import wait_for_pair
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, LocalServices, local_services
 

@@ -33,8 +33,8 @@ from outrider.client.values import (
     check_text,
 )
 from outrider.rpc.channel import explain_refusal, open_channel, why_unreachable
-from outrider.rpc.errors import read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, metadata_of
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 

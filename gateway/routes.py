@@ -14,11 +14,12 @@ from starlette.responses import JSONResponse, Response
 
 import outrider
 from gateway import anthropic, llama_server, page
-from gateway.access import RequestScopes
+from gateway.access_log import RequestScopes
 from gateway.bodies import JsonRoute
 from gateway.config import HttpConfig
-from gateway.errors import HttpFailure
+from gateway.event_streams import ClientGone, until_gone
 from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
+from gateway.http_errors import HttpFailure
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.middleware import (
     AnyContentType,
@@ -31,7 +32,6 @@ from gateway.middleware import (
 from gateway.openai import answers, requests, response_input
 from gateway.repeats import Repeats, answer_log
 from gateway.rights import Rights
-from gateway.streams import ClientGone, until_gone
 from orchestrator.service import Orchestrator
 from outrider.access import Access
 from outrider.errors import Draining, OutriderError

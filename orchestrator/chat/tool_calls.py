@@ -12,7 +12,7 @@ import regex
 from orchestrator.chat.events import Arguments, CallBegun, CallEnded, Event
 from orchestrator.chat.format import KEY, MARK, CallFormat, Style
 from orchestrator.chat.reader import NEVER, ChatText, Malformed, Steps, ignore
-from orchestrator.chat.values import (
+from orchestrator.chat.value_readers import (
     MAX_DEPTH,
     NO_JSON,
     Schema,
