@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.accumulator import Accumulator, Completion
 from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse
-from gateway.openai.requests import ChatBody, ParsedRequest, ResponseFormat, SchemaFormat
+from gateway.openai.requests import Ask, ChatBody, ResponseFormat, SchemaFormat
 from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
@@ -222,52 +222,52 @@ _SIGNATURE = "outrider"
 """Of thoughts: clients want one that is not empty, and nobody checks it."""
 
 
-def answer(message_id: str, parsed: ParsedRequest, gathering: Accumulator) -> dict[str, Any]:
-    """Return the message once everything is finished."""
-    (completion,) = gathering.completions
-    turn = parsed.reading.turn(completion, 0, "toolu", _nonce(message_id))
-    content: list[dict[str, Any]] = []
-    if turn.thoughts:
-        content.append({"type": "thinking", "thinking": turn.thoughts, "signature": _SIGNATURE})
-    if turn.content:
-        content.append({"type": "text", "text": turn.content})
-    for call in turn.calls:
-        content.append(_tool_use(call.id, call.name) | {"input": json.loads(call.arguments)})
-    return {
-        **_message(message_id, gathering),
-        "content": content,
-        **_end(completion, has_called=bool(turn.calls)),
-        "usage": _usage(gathering),
-        **_reports(completion),
-    }
+class MessageAnswer:
+    """A message: as events, blocks one after the other, each with its deltas; or all at once."""
 
-
-class MessageEvents:
-    """The events of a streamed message: blocks one after the other, each with its deltas."""
-
-    def __init__(self, message_id: str, parsed: ParsedRequest) -> None:
+    def __init__(self, message_id: str, ask: Ask) -> None:
         self._id = message_id
-        self._gathering = parsed.gathering()
-        self._turn = TurnStream(parsed.reading, 0, "toolu", _nonce(message_id))
+        self._reading = ask.reading
+        self.gathering = ask.gathering()
+        self._turn = TurnStream(ask.reading, 0, "toolu", _nonce(message_id))
         self._open_kind: str | None = None  # of the last block, if it has not ended
         self._block_count = 0
 
-    def add(self, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+    def whole(self) -> dict[str, Any]:
+        """Return the message once everything is finished."""
+        (completion,) = self.gathering.completions
+        turn = self._reading.turn(completion, 0, "toolu", _nonce(self._id))
+        content: list[dict[str, Any]] = []
+        if turn.thoughts:
+            content.append({"type": "thinking", "thinking": turn.thoughts, "signature": _SIGNATURE})
+        if turn.content:
+            content.append({"type": "text", "text": turn.content})
+        for call in turn.calls:
+            content.append(_tool_use(call.id, call.name) | {"input": json.loads(call.arguments)})
+        return {
+            **_message(self._id, self.gathering),
+            "content": content,
+            **_end(completion, has_called=bool(turn.calls)),
+            "usage": _usage(self.gathering),
+            **_reports(completion),
+        }
+
+    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
         """Yield the events that a message of the orchestrator becomes."""
-        addition = self._gathering.add(0, response)
+        addition = self.gathering.add(prompt, response)
         if addition is None:
             yield {"type": "message_start", "message": self._start()}
             return
         for shown in self._turn.add(addition):
             yield from self._show(shown)
         if response.WhichOneof("event") == "finished":
-            for shown in self._turn.finish(self._gathering.completions[0]):
+            for shown in self._turn.finish(self.gathering.completions[0]):
                 yield from self._show(shown)
             yield from self._finish()
 
     def _start(self) -> dict[str, Any]:
         nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-        return {**_message(self._id, self._gathering), **nothing, "usage": _usage(self._gathering)}
+        return {**_message(self._id, self.gathering), **nothing, "usage": _usage(self.gathering)}
 
     def _show(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
@@ -308,11 +308,11 @@ class MessageEvents:
 
     def _finish(self) -> Iterator[dict[str, Any]]:
         yield from self._end_block()
-        (completion,) = self._gathering.completions
+        (completion,) = self.gathering.completions
         yield {
             "type": "message_delta",
             "delta": _end(completion, has_called=self._turn.has_called),
-            "usage": _usage(self._gathering),
+            "usage": _usage(self.gathering),
             **_reports(completion),
         }
         yield {"type": "message_stop"}

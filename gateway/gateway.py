@@ -7,12 +7,12 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
@@ -20,12 +20,11 @@ from starlette.responses import JSONResponse, Response
 from gateway import anthropic, http_errors, llama_server
 from gateway.accumulator import Accumulator
 from gateway.bodies import written
-from gateway.body_fields import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
+from gateway.body_fields import Prompt, name_in, name_of_input, prompt_parts
 from gateway.config import HttpConfig
 from gateway.event_streams import DONE, EventStream, event, numbered
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
-from gateway.progress import StreamProgress
 from orchestrator.metering import for_client
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
@@ -38,6 +37,9 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import write_reference, writer_of
 
+Prepare = Callable[[int, messages.GenerationStarted], Awaitable[None]]
+"""What is done once the prompt of a number was read, before anything of its answer is made."""
+
 _EMBEDDED_TOGETHER = 64
 
 _log = logging.getLogger("outrider.http")
@@ -45,10 +47,16 @@ _log = logging.getLogger("outrider.http")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a family of routes reports errors; in a stream as an event of the name `error_event`."""
+    """How a family of routes reports errors and writes streams.
+
+    An error in a stream is an event of the name `error_event`; other events are called by their
+    type where they are `typed`, and `ending` comes after the last of them.
+    """
 
     shape: Callable[[http_errors.HttpFailure], dict[str, Any]]
     error_event: str = ""
+    typed: bool = False
+    ending: bytes = b""
 
     def body(self, failure: http_errors.HttpFailure) -> dict[str, Any]:
         """Return the body of an error of the request that this task works for."""
@@ -68,9 +76,26 @@ class Dialect:
         return event(self.body(failure_of(error)), self.error_event)
 
 
-OPENAI = Dialect(http_errors.openai_body)
+OPENAI = Dialect(http_errors.openai_body, ending=DONE)
+RESPONSES = Dialect(http_errors.openai_body, typed=True)
 LLAMA = Dialect(http_errors.llama_body)
-ANTHROPIC = Dialect(http_errors.anthropic_body, error_event="error")
+ANTHROPIC = Dialect(http_errors.anthropic_body, error_event="error", typed=True)
+
+
+class HttpAnswer(Protocol):
+    """What a generating request is answered with, in one dialect.
+
+    It comes as the `events` of each message of the orchestrator, which `gathering` takes in there;
+    or `whole`, once `gathering` has been given all of them.
+    """
+
+    gathering: Accumulator
+
+    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+        """Yield what is sent of a message about the prompt of this number."""
+
+    def whole(self) -> Any:
+        """Return the answer as JSON once everything is finished."""
 
 
 def failure_of(error: Exception) -> http_errors.HttpFailure:
@@ -102,25 +127,24 @@ class Gateway:
         parsed = requests.read_completion(body)
         shape = answers.TextShape(parsed.requests[0].HasField("logprobs"), parsed.choice_count)
 
-        async def prepare(number: int, prompt: messages.GenerationStarted) -> None:
-            if parsed.echoes:
-                shape.echoes[number] = await self._echo(parsed.requests[number], prompt)
+        async def echo(number: int, prompt: messages.GenerationStarted) -> None:
+            shape.echoes[number] = await self._echo(parsed.requests[number], prompt)
 
-        return await self._openai(parsed, shape, "cmpl", prepare)
+        return await self._openai(parsed, shape, "cmpl", echo if parsed.echoes else None)
 
     async def chat(self, body: requests.ChatBody) -> Response:
         """Answer /v1/chat/completions."""
         parsed = await self._read_chat(body)
         wants_logprobs = parsed.requests[0].HasField("logprobs")
         shape = answers.ChatShape(wants_logprobs, secrets.token_hex(6), parsed.reading)
-        return await self._openai(parsed, shape, "chatcmpl", _nothing)
+        return await self._openai(parsed, shape, "chatcmpl")
 
     async def count_chat(self, body: requests.ChatBody) -> Response:
         """Answer /v1/chat/completions/input_tokens."""
         count = _prompt_token_count(await self._read_chat(body))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
-    async def _read_chat(self, body: requests.ChatBody) -> requests.ParsedRequest:
+    async def _read_chat(self, body: requests.ChatBody) -> requests.Ask:
         """Return what a chat asks for, rendered and tokenized."""
         chat = requests.read_template(body)
         rendered = await self._orchestrator.apply_template(chat)
@@ -143,13 +167,9 @@ class Gateway:
         parsed = replace(await self._read_chat(chat), fields=body)
         _pass_over(offered.left_out)
         head = responses.ResponseHead(secrets.token_hex(12), int(time.time()))
-        events = responses.ResponseEvents(head, body, offered, parsed)
-        if body.stream:
-            return self._stream(self._typed_events(events, parsed.requests, body), OPENAI)
-        async with aclosing(self._generate(parsed.requests, body)) as stream:
-            async for _, response in stream:
-                last = list(events.add(response))
-        return await written(lambda: last[-1]["response"])
+        return await self._answer(
+            parsed, responses.ResponseAnswer(head, body, offered, parsed), RESPONSES
+        )
 
     async def embed(self, body: requests.EmbeddingBody) -> Response:
         """Answer /v1/embeddings."""
@@ -177,39 +197,14 @@ class Gateway:
 
     async def _openai(
         self,
-        parsed: requests.ParsedRequest,
+        ask: requests.Ask,
         shape: answers.ChoiceShape,
         prefix: str,
-        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
+        prepare: Prepare | None = None,
     ) -> Response:
-        head = answers.Head(
-            f"{prefix}-{secrets.token_hex(12)}",
-            int(time.time()),
-            self._fingerprint(),
-        )
-        if parsed.streams:
-            return self._stream(self._chunks(parsed, shape, head, prepare), OPENAI)
-        gathering = parsed.gathering()
-        await self._gather(parsed.requests, parsed.fields, gathering, prepare)
-        return await written(answers.answer, head, shape, gathering)
-
-    async def _chunks(
-        self,
-        parsed: requests.ParsedRequest,
-        shape: answers.ChoiceShape,
-        head: answers.Head,
-        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
-    ) -> AsyncGenerator[bytes]:
-        chunks = answers.Chunks(head, shape, parsed)
-        async with aclosing(
-            self._generate(parsed.requests, parsed.fields, parsed.progress)
-        ) as stream:
-            async for number, response in stream:
-                if response.WhichOneof("event") == "started":
-                    await prepare(number, response.started)
-                for chunk in chunks.add(number, response):
-                    yield event(chunk)
-        yield DONE
+        id_ = f"{prefix}-{secrets.token_hex(12)}"
+        head = answers.Head(id_, int(time.time()), self._fingerprint())
+        return await self._answer(ask, answers.OpenAIAnswer(head, shape, ask), OPENAI, prepare)
 
     async def _echo(
         self, request: messages.GenerateRequest, prompt: messages.GenerationStarted
@@ -257,13 +252,8 @@ class Gateway:
     async def message(self, body: anthropic.MessagesBody) -> Response:
         """Answer /v1/messages."""
         parsed = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
-        message_id = f"msg_{secrets.token_hex(12)}"
-        if parsed.streams:
-            events = anthropic.MessageEvents(message_id, parsed)
-            return self._stream(self._typed_events(events, parsed.requests, body), ANTHROPIC)
-        gathering = parsed.gathering()
-        await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
-        return await written(anthropic.answer, message_id, parsed, gathering)
+        answer = anthropic.MessageAnswer(f"msg_{secrets.token_hex(12)}", parsed)
+        return await self._answer(parsed, answer, ANTHROPIC)
 
     async def count_message(self, body: anthropic.PromptBody) -> Response:
         """Answer /v1/messages/count_tokens."""
@@ -274,24 +264,9 @@ class Gateway:
 
     async def complete_natively(self, fields: llama_server.CompletionFields) -> Response:
         """Answer /completion."""
-        parsed = llama_server.read_completion(fields)
-        if parsed.streams:
-            return self._stream(self._native_events(parsed), LLAMA)
-        gathering = parsed.gathering()
-        await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
-        return await written(llama_server.answer, parsed, gathering)
-
-    async def _native_events(self, parsed: llama_server.NativeRequest) -> AsyncGenerator[bytes]:
-        events = llama_server.NativeEvents(parsed)
-        last = time.perf_counter()
-        async with aclosing(
-            self._generate(parsed.requests, parsed.fields, parsed.progress)
-        ) as stream:
-            async for number, response in stream:
-                now = time.perf_counter()
-                for each in events.add(number, response, now - last):
-                    yield event(each)
-                last = now
+        ask = llama_server.read_completion(fields)
+        answer = llama_server.NativeAnswer(ask, fields, time.perf_counter)
+        return await self._answer(ask, answer, LLAMA)
 
     async def tokenize(self, body: llama_server.TokenizeBody) -> Response:
         """Answer /tokenize."""
@@ -371,46 +346,55 @@ class Gateway:
 
     # --- asking ---
 
-    async def _typed_events(
+    async def _answer(
         self,
-        events: responses.ResponseEvents | anthropic.MessageEvents,
-        requests: Sequence[messages.GenerateRequest],
-        fields: GenerationFields,
-    ) -> AsyncGenerator[bytes]:
-        async with aclosing(self._generate(requests, fields)) as stream:
-            async for _, response in stream:
-                for each in events.add(response):
-                    yield event(each, each["type"])
-
-    async def _gather(
-        self,
-        requests: Sequence[messages.GenerateRequest],
-        fields: GenerationFields,
-        gathering: Accumulator,
-        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
-    ) -> None:
-        async with aclosing(self._generate(requests, fields)) as stream:
+        ask: requests.Ask,
+        answer: HttpAnswer,
+        dialect: Dialect,
+        prepare: Prepare | None = None,
+    ) -> Response:
+        """Return the answer, whole or as a stream; `prepare` is told how each prompt was read."""
+        if ask.streams:
+            return EventStream(
+                self._events(ask, answer, dialect, prepare),
+                refusal=dialect.error,
+                last_words=dialect.last_words,
+                ping_seconds=self._config.ping_seconds,
+            )
+        async with aclosing(self._generate(ask, prepare)) as stream:
             async for number, response in stream:
-                if response.WhichOneof("event") == "started":
-                    await prepare(number, response.started)
-                gathering.add(number, response)
+                answer.gathering.add(number, response)
+        return await written(answer.whole)
 
-    def _generate(
-        self,
-        requests: Sequence[messages.GenerateRequest],
-        fields: GenerationFields,
-        progress: StreamProgress | None = None,
+    async def _events(
+        self, ask: requests.Ask, answer: HttpAnswer, dialect: Dialect, prepare: Prepare | None
+    ) -> AsyncGenerator[bytes]:
+        async with aclosing(self._generate(ask, prepare)) as stream:
+            async for number, response in stream:
+                for each in answer.events(number, response):
+                    yield event(each, each["type"] if dialect.typed else "")
+        if dialect.ending:
+            yield dialect.ending
+
+    async def _generate(
+        self, ask: requests.Ask, prepare: Prepare | None
     ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
-        counts_cached = progress is not None and progress.reports_prompts
+        """Yield what the generations bring, each with the number of its prompt."""
         credentials = current_caller().credentials
-        for each in requests:
+        for each in ask.requests:
             separate(each, credentials)
-        return numbered([partial(self._one, each, fields, counts_cached) for each in requests])
+        streams = [partial(self._one, ask, each) for each in ask.requests]
+        async with aclosing(numbered(streams)) as stream:
+            async for number, response in stream:
+                if prepare and response.WhichOneof("event") == "started":
+                    await prepare(number, response.started)
+                yield number, response
 
     async def _one(
-        self, request: messages.GenerateRequest, fields: GenerationFields, counts_cached: bool
+        self, ask: requests.Ask, request: messages.GenerateRequest
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield what a generation brings; a refusal names the field as the client did."""
+        counts_cached = ask.progress.reports_prompts
         generated = self._orchestrator.generate(request, counts_cached=counts_cached)
         try:
             if request.json_schema:
@@ -419,7 +403,7 @@ class Gateway:
                 async for response in stream:
                     yield response
         except InvalidRequest as refusal:
-            raise refusal.named(name_in(fields, refusal.field)) from refusal
+            raise refusal.named(name_in(ask.fields, refusal.field)) from refusal
 
     async def _embed(self, inputs: Sequence[Prompt], sent: str) -> messages.EmbedResponse:
         """Return the embeddings of any number of texts, all of them by one model.
@@ -439,18 +423,6 @@ class Gateway:
                 raise refusal.named(name) from refusal
         return found
 
-    def _stream(self, events: AsyncGenerator[bytes], dialect: Dialect) -> Response:
-        return EventStream(
-            events,
-            refusal=dialect.error,
-            last_words=dialect.last_words,
-            ping_seconds=self._config.ping_seconds,
-        )
-
-
-async def _nothing(number: int, prompt: messages.GenerationStarted) -> None:
-    """Prepare nothing for the answer to a prompt."""
-
 
 def _pass_over(what: Sequence[str]) -> None:
     """Have the answer say what of the request is not kept."""
@@ -458,5 +430,5 @@ def _pass_over(what: Sequence[str]) -> None:
         scope.passed_over = tuple(dict.fromkeys((*scope.passed_over, *what)))
 
 
-def _prompt_token_count(parsed: requests.ParsedRequest) -> int:
+def _prompt_token_count(parsed: requests.Ask) -> int:
     return sum(len(each.prompt_tokens.token_ids) for each in parsed.requests)

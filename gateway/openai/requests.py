@@ -121,7 +121,7 @@ class EmbeddingBody(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedRequest:
+class Ask:
     """What an HTTP request asks for: one GenerateRequest per prompt, and how to show it.
 
     `fields` are what the client sent, by which errors name what is wrong.
@@ -136,13 +136,18 @@ class ParsedRequest:
     reading: ChatReading = field(default_factory=ChatReading)
     progress: StreamProgress = field(default_factory=StreamProgress)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it asks for one completion."""
+        return self.choice_count * len(self.requests) == 1
+
     def gathering(self) -> Accumulator:
         """Return where to gather the completions."""
         is_predicted = any(each.HasField("prediction") for each in self.requests)
         return Accumulator(len(self.requests), self.choice_count, is_predicted)
 
 
-def read_completion(body: CompletionBody) -> ParsedRequest:
+def read_completion(body: CompletionBody) -> Ask:
     """Return what /v1/completions is asked for. Raises InvalidRequest."""
     refuse(body, best_of=(body.n or 1,), suffix=("",))
     prompts = read_prompts(body.prompt)
@@ -153,7 +158,7 @@ def read_completion(body: CompletionBody) -> ParsedRequest:
     if request.HasField("logprobs"):
         request.prompt_logprobs = bool(body.echo)
     request.completion_count = check_choice_count(body.n, len(prompts))
-    return ParsedRequest(
+    return Ask(
         requests=[_with_prompt(request, prompt) for prompt in prompts],
         fields=body,
         choice_count=request.completion_count,
@@ -166,7 +171,7 @@ def read_completion(body: CompletionBody) -> ParsedRequest:
 
 def read_chat(
     body: ChatBody, prompt: Sequence[int], reading: ChatReading | None = None, grammar: str = ""
-) -> ParsedRequest:
+) -> Ask:
     """Return what /v1/chat/completions is asked for. Raises InvalidRequest.
 
     `prompt` is the rendered chat, `reading` says how the answer is read, and `grammar` is that of
@@ -184,7 +189,7 @@ def read_chat(
     if grammar:
         request.sampling.grammar = grammar
     request.completion_count = check_choice_count(body.n, 1)
-    return ParsedRequest(
+    return Ask(
         requests=[_with_prompt(request, list(prompt))],
         fields=body,
         choice_count=request.completion_count,
