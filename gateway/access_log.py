@@ -13,8 +13,8 @@ from outrider.tracing import NOTHING, TracedKind, TraceSpan
 
 _SEEN_ELSEWHERE = frozenset({"/health", "/v1/health", "/livez", "/metrics", "/status"})
 """What is asked for again and again by machines; a line only where it fails."""
-_HANGING_UP = 499
-_MOST_METHOD = 16
+_HANGING_UP = 499  # status of a request whose client hung up, as nginx logs it
+_MOST_METHOD = 16  # characters of an HTTP method that logs and traces hold
 _ANTHROPIC = "/v1/messages"
 _WARNING = "Outrider-Warning"
 _MOST_WARNINGS = 8  # a head may have some kilobytes everywhere

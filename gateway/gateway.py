@@ -40,7 +40,7 @@ from outrider.wire import write_reference, writer_of
 Prepare = Callable[[int, messages.GenerationStarted], Awaitable[None]]
 """What is done once the prompt of a number was read, before anything of its answer is made."""
 
-_EMBEDDED_TOGETHER = 64
+_EMBEDDED_TOGETHER = 64  # texts of one EmbedRequest; its answer stays small
 
 _log = logging.getLogger("outrider.http")
 
@@ -353,7 +353,7 @@ class Gateway:
         dialect: Dialect,
         prepare: Prepare | None = None,
     ) -> Response:
-        """Return the answer, whole or as a stream; `prepare` is told how each prompt was read."""
+        """Return the answer, whole or as a stream; `prepare` gets how each prompt was read."""
         if ask.streams:
             return EventStream(
                 self._events(ask, answer, dialect, prepare),

@@ -22,18 +22,18 @@ from typing import Any
 from outrider.errors import InvalidRequest, PermissionDenied
 from outrider.limits import NO_LIMITS, TokenLimits
 
-LEAST_TOKEN = 16
+LEAST_TOKEN = 16  # characters of a token
 MOST_TOKEN = 4096  # gRPC takes 16 KiB of metadata
 MOST_GRANTS = 1024
 """Every one of them is compared with what a caller shows."""
 
-MOST_BYTES = 8 << 20
+MOST_BYTES = 8 << 20  # bytes of a file of tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PLACE = re.compile(r"\(at (line \d+, column \d+|end of document)\)")
 _LIMITS = ("generations", "tokens_per_minute", "requests_per_minute")
 _KEYS = ("token", "sha256", "rights", *_LIMITS)
-_MOST = 1_000_000_000
+_MOST = 1_000_000_000  # the highest limit that a token may have
 
 
 class Right(StrEnum):

@@ -1,7 +1,7 @@
 """How much a named token may ask for: in flight, and in a minute. Pure: the time is an argument.
 
 What is counted by the minute drains steadily: with 60 a minute one more is free after each second,
-and after a quiet minute 60 may come at once. Tokens are counted as they are written, so a text may
+and after an idle minute 60 may come at once. Tokens are counted as they are written, so a text may
 take its holder beyond the limit; the next one then waits until that has drained.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from outrider.errors import LimitReached
 
-MINUTE = 60.0
+MINUTE = 60.0  # s; over which a rate is counted
 IN_FLIGHT_RETRY = 1.0
 """Seconds after which to ask again where only the end of a generation makes room."""
 

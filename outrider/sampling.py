@@ -11,12 +11,12 @@ from typing import Any
 from outrider.errors import InvalidRequest
 from outrider.option_fields import option
 
-MAX_TEMPERATURE = 1000.0
+MAX_TEMPERATURE = 1000.0  # beyond, a distribution is flat
 MAX_BIAS = 1e6
 """The largest finite bias: more would leave the range of a float once divided by a temperature."""
 
-MAX_BIASES = 4096
-MAX_BREAKERS = 16
+MAX_BIASES = 4096  # biased tokens of one request
+MAX_BREAKERS = 16  # texts at which DRY ends a repetition
 BREAKER_BYTES = 40
 """llama.cpp's own limit on a text that ends what DRY counts as one repetition."""
 

@@ -17,7 +17,7 @@ Value = str | bool | int | float
 
 SCHEMES = ("grpc", "grpcs", "http", "https")
 
-_FIRST = 8
+_FIRST = 8  # repetitions that are all recorded; of later ones the 16th, the 32nd and so on
 
 
 class TracedKind(Enum):

@@ -9,7 +9,7 @@ import numpy as np
 
 from outrider.translation import ABSENT, Translation
 
-_EXAMPLES = 4
+_EXAMPLES = 4  # differing tokens that a message names
 _LONGEST_EXAMPLE = 24  # characters
 
 

@@ -21,9 +21,9 @@ LESSON_BYTES = 64 << 20
 LESSON_TOKENS = 1 << 20
 """Of a vocabulary that a draft is sent, at most."""
 
-KEY_BYTES = 32
+KEY_BYTES = 32  # bytes of a SHA-256
 
-_TOKENS_PER_MESSAGE = 4096
+_TOKENS_PER_MESSAGE = 4096  # tokens of one message of a vocabulary
 
 
 @dataclass(frozen=True)

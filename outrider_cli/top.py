@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from outrider.client import OutriderClient, PeerStatus, Status
 
-_MOST_GENERATIONS = 20
+_MOST_GENERATIONS = 20  # generations that are listed
 _STYLES = {"ready": "green", "loading": "yellow", "connecting": "yellow"}
 
 

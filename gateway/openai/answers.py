@@ -68,7 +68,7 @@ class ChoiceShape(Protocol):
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         """Return a whole choice."""
 
-    def silent(self, index: int) -> dict[str, Any]:
+    def empty(self, index: int) -> dict[str, Any]:
         """Return a choice that adds nothing, while its prompt is read."""
 
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
@@ -107,7 +107,7 @@ class OpenAIAnswer:
         timed = self._ask.progress.timings(response)
         read = self._ask.progress.prompt(prompt, response)
         if read:
-            yield self._chunk([self._shape.silent(index)]) | timed | read
+            yield self._chunk([self._shape.empty(index)]) | timed | read
         if addition is None:
             return
         for piece in self._shape.pieces(index, addition):
@@ -176,7 +176,7 @@ class TextShape:
         reason = finish_reason(_finished(completion))
         return self._choice(index, echo.text + completion.text, tokens, 0, reason)
 
-    def silent(self, index: int) -> dict[str, Any]:
+    def empty(self, index: int) -> dict[str, Any]:
         """Return a choice without text."""
         return self._choice(index, "", (), 0, None)
 
@@ -295,7 +295,7 @@ class ChatShape:
             "finish_reason": "tool_calls" if turn.calls and reason == "stop" else reason,
         }
 
-    def silent(self, index: int) -> dict[str, Any]:
+    def empty(self, index: int) -> dict[str, Any]:
         """Return a choice without content."""
         return self._piece(index, {"role": "assistant", "content": None})
 

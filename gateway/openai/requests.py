@@ -44,7 +44,7 @@ MOST_INPUTS = 2048
 """Texts of one embeddings request at most."""
 
 _DEFAULT_TOKENS = 16  # of /v1/completions, as OpenAI has it
-_UNTIL_THE_END = -1
+_UNTIL_THE_END = -1  # token limit: until the text ends or the context is full
 
 
 class StreamOptions(Body):

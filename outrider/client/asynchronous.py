@@ -38,7 +38,7 @@ from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
-_CALL_SECONDS = 30.0
+_CALL_SECONDS = 30.0  # s; deadline of a call that generates nothing
 _REDIAL_SECONDS = 2.0
 """Longer than the longest pause between two attempts to connect, which is 1 s and a fifth."""
 

@@ -16,7 +16,7 @@ from outrider.grammar.json_texts import either
 
 Ranges = tuple[tuple[int, int], ...]
 
-LAST = 0x10FFFF
+LAST = 0x10FFFF  # the last code point of Unicode
 ALL: Ranges = ((0, LAST),)
 _MOST_STATES = 600  # of one automaton; its grammar has 64 kB at most anyway
 _MOST_TEXT = 1 << 16  # what a grammar may have

@@ -46,8 +46,8 @@ from outrider.grammar.schema_reader import (
     text_of,
 )
 
-_MAX_DEPTH = 64
-_MAX_RULES = 1000
+_MAX_DEPTH = 64  # levels of schemas in each other
+_MAX_RULES = 1000  # different schemas within one
 _MAX_LISTED = 200  # numbers or values of an item that are written one by one
 _MAX_CHAIN = 1000  # values of an item times how many are counted
 _FEWEST_DIGITS = 4  # of the multiples of a number, where nothing bounds them

@@ -54,7 +54,7 @@ def chat_remotely(
 
 def _chat(talk: ChatState, partner: Backend, history: Path | None) -> bool:
     words = [f"/{name}" for name in COMMANDS]
-    # The loop rests while a pipe is read, so that Ctrl-C is never kept waiting.
+    # The loop pauses while a pipe is read, so that Ctrl-C is never kept waiting.
     with asyncio.Runner() as runner, open_keyboard(runner, words, history) as keyboard:
         try:
             status = runner.run(partner.meet(talk.options.enabled))

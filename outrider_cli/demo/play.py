@@ -36,9 +36,9 @@ from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from outrider_cli.services.pair import BUNDLED_DRAFT, choose_draft, choose_target
 
 _RUNS = 5  # pairs of each request at most; their range has the true median in 15 of 16 cases
-_WARM_UP_TOKENS = 24
+_WARM_UP_TOKENS = 24  # tokens of the run that warms up
 _LONGEST_PART = 0.4  # of a request's time, for its first run; what is longer is cut
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.05  # s; between two looks at the status
 _LEAST_SECONDS = 5.0  # for a request, however long the models took to load
 _STOP_SECONDS = 3.0  # kept for stopping the services
 _GREEDY = SamplingParameters(temperature=0.0)

@@ -40,7 +40,7 @@ _LEGEND = {
     Origin.CORRECTED: "correction",
     Origin.BONUS: "bonus token",
 }
-_FRAMES_PER_SECOND = 12
+_FRAMES_PER_SECOND = 12  # redraws of the screen a second
 _ROOM = 6  # lines of a terminal that are left to what stands around two long texts
 _ENOUGH = 3  # pairs of each request for a verdict without reserve
 _NEAR = 0.05  # between the probabilities of two tokens that are called a near-tie

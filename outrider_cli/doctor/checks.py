@@ -16,9 +16,9 @@ MEASURABLE_BYTES = 2 * 10**9
 LEAST_RATIO = 4
 """A draft should be this many times smaller than its target."""
 
-EXPIRY_DAYS = 30
+EXPIRY_DAYS = 30  # days before its expiry a certificate is reported
 
-_DAY = 86400.0
+_DAY = 86400.0  # s
 _FULL = 0.8  # of the memory; caches and the rest of the machine need some too
 _SHORT_SPIN, _LONG_SPIN = 5000, 100_000
 _BY_DEFAULT = 30_000  # GOMP_SPINCOUNT, as outrider.engine.llama_library sets it

@@ -31,7 +31,7 @@ from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer
 ROLES = ("orchestrator", "target", "draft")
 
 _CALLS = 20  # small ones, for the round trip
-_CALL_SECONDS = 3.0
+_CALL_SECONDS = 3.0  # s; deadline of one call
 _LIST_SECONDS = 20.0  # the vocabulary of a large model is some megabytes
 
 _STUBS: dict[str, Any] = {

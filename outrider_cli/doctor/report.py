@@ -20,7 +20,7 @@ _INDENT = " " * 18
 
 
 def judge_gain(ratio: float, others_share: float = 0.0) -> Finding:
-    """Return whether drafts pay by a forecast, from times of a machine that others left alone."""
+    """Return whether drafts pay by a forecast, from times of a machine that nothing else used."""
     if others_share > _BUSY_SHARE:
         message = "The machine is too busy to say whether drafts pay; try again when it is not."
     elif ratio > 1 + UNSURE:

@@ -29,7 +29,7 @@ from outrider_cli.services.local import LocalPlan, LocalServices, local_services
 from outrider_cli.statistics import Comparison, json_object, statistics_lines, table_lines
 from outrider_cli.status_table import waiting_line
 
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.02  # s; between two looks at the status
 _PAIRS = 10  # of texts with and without drafts, as many as `bench` takes
 _COMPARE_SECONDS = 20.0  # after which no further pair begins
 _LONG_PROMPT = 2000  # characters from which on the prompt is worth a line of progress

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from outrider_cli.services.local import LocalPlan, LocalServices
     from outrider_cli.services.next_steps import NextSteps
 
-_RESTART_SECONDS = 1.0
+_RESTART_SECONDS = 1.0  # s; before a service that ended is started again
 
 FarTarget = Annotated[
     str | None,
