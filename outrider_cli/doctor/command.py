@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from outrider_cli.doctor.checks import DecodeTrial, Finding, LlamaBuild, ModelFile, TrialEnd
 
 _TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
-_PROBE_SECONDS = 60.0  # s; in which all services are probed
+_PROBE_SECONDS = 60.0  # s; in which one service is probed
 _SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and does not disturb others
 _LISTENS = {
     "orchestrator": ORCHESTRATOR_ADDRESS,
