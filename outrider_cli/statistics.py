@@ -12,10 +12,10 @@ from statistics import median
 from typing import Any
 
 from outrider.client import (
+    EngineTime,
     ModelInfo,
     Origin,
     PeerStatus,
-    ServiceSeconds,
     SourceStatistics,
     Statistics,
     Status,
@@ -280,7 +280,7 @@ def _time(numbers: Statistics) -> list[Line]:
     ]
 
 
-def _engine(spent: ServiceSeconds, peer: PeerStatus | None) -> str:
+def _engine(spent: EngineTime, peer: PeerStatus | None) -> str:
     if peer is None or peer.model is None:
         return _NOTHING
     return (

@@ -17,6 +17,7 @@ from outrider.client.values import (
     ChatPrompt,
     ControllerView,
     Delta,
+    EngineTime,
     Event,
     Finished,
     GenerateOptions,
@@ -31,7 +32,6 @@ from outrider.client.values import (
     RefusedDraft,
     RollbackMode,
     RoundReport,
-    ServiceSeconds,
     SourceStatistics,
     Started,
     Statistics,
@@ -295,7 +295,7 @@ def _read_field(message: Any, name: str) -> Any:
         return None
     value = getattr(message, name)
     if isinstance(value, messages.EngineTime):
-        return _made(ServiceSeconds, value)
+        return _made(EngineTime, value)
     if isinstance(value, common.PlainCosts):
         return _made(PlainTimes, value)
     if isinstance(value, common.OwnDraft):

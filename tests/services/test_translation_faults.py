@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from draft_service.joining import _Membership
-from draft_service.translations import Lesson
+from draft_service.translations import VocabularyLesson
 from orchestrator import joined_drafts, peers
 from outrider.errors import EngineBusy, InvalidRequest
 from outrider.handshake import digest
@@ -377,14 +377,14 @@ async def test_why_a_draft_that_joined_does_not_learn_is_shown_at_once(
 ) -> None:
     """One that cannot is not asked again; another one is, and then learns."""
     fails = True
-    finish = Lesson.finish
+    finish = VocabularyLesson.finish
 
-    async def refused(self: Lesson) -> messages.LearnVocabularyResponse:
+    async def refused(self: VocabularyLesson) -> messages.LearnVocabularyResponse:
         if fails:
             raise refusal
         return await finish(self)
 
-    monkeypatch.setattr(Lesson, "finish", refused)
+    monkeypatch.setattr(VocabularyLesson, "finish", refused)
     async with (
         running(ModelProcess(TARGET, target)) as process,
         running(OrchestratorProcess(process.address, accept_drafts=True)) as orchestrator,

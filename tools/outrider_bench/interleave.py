@@ -13,10 +13,10 @@ from typing import Protocol
 from outrider.client import (
     ControllerView,
     Delta,
+    EngineTime,
     Finished,
     GenerateOptions,
     OutriderClient,
-    ServiceSeconds,
 )
 from outrider.sampling import SamplingParameters
 from outrider_bench.machine import CpuClock
@@ -117,7 +117,7 @@ def _forecast_ratio(its: ControllerView) -> float | None:
     return its.forecast_token_rate / its.plain_token_rate if known else None
 
 
-def _after_prompt(spent: ServiceSeconds) -> float:
+def _after_prompt(spent: EngineTime) -> float:
     return max(0.0, spent.decode_seconds - spent.prompt_seconds)
 
 
