@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gateway.accumulator import Accumulator, Completion
-from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse
-from gateway.openai.requests import Ask, ChatBody, ResponseFormat, SchemaFormat
+from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, string_in
+from gateway.openai.requests import Ask, ChatBody, ResponseFormat, SchemaFormat, chat_of
 from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
@@ -85,13 +85,12 @@ class MessagesBody(PromptBody):
 def read_count(body: PromptBody) -> ChatBody:
     """Return the chat of which the tokens are counted. Raises InvalidRequest."""
     refuse(body, container=(), mcp_servers=([],))
-    shared = {name: getattr(body, name) for name in GenerationFields.model_fields}
     choice = body.tool_choice or ToolChoice(type="auto")
     variables = body.chat_template_kwargs
     if body.thinking and body.thinking.get("type") == "disabled":
         variables = {"enable_thinking": False, **(variables or {})}
-    return ChatBody.model_construct(
-        **shared,
+    return chat_of(
+        body,
         messages=list(_chat(body)),
         tools=[_tool(i, tool) for i, tool in enumerate(body.tools or ())],
         tool_choice=_tool_choice(choice),
@@ -137,13 +136,13 @@ def _turn(field: str, role: str, blocks: Sequence[dict[str, Any]]) -> Iterator[d
     for i, block in enumerate(blocks):
         place, kind = f"{field}[{i}]", block.get("type")
         if kind == "text":
-            parts.append({"type": "text", "text": _string(place, block, "text")})
+            parts.append({"type": "text", "text": string_in(place, block, "text")})
         elif kind == "tool_use":
             calls.append(_call(place, block))
         elif kind == "tool_result":
             yield _result(place, block)
         elif kind == "thinking":
-            thoughts.append(_string(place, block, "thinking"))
+            thoughts.append(string_in(place, block, "thinking"))
         elif kind != "redacted_thinking":
             raise InvalidRequest(f"{place}.type", f"{kind!r:.40} is not supported")
     if not (parts or calls or thoughts):
@@ -162,15 +161,15 @@ def _call(field: str, block: dict[str, Any]) -> dict[str, Any]:
         raise InvalidRequest(f"{field}.input", "must be an object")
     # Clients keep the text of a call that was cut off, as it is no JSON.
     arguments = given if isinstance(given, str) else json.dumps(given)
-    function = {"name": _string(field, block, "name"), "arguments": arguments}
-    return {"id": _string(field, block, "id"), "type": "function", "function": function}
+    function = {"name": string_in(field, block, "name"), "arguments": arguments}
+    return {"id": string_in(field, block, "id"), "type": "function", "function": function}
 
 
 def _result(field: str, block: dict[str, Any]) -> dict[str, Any]:
     content = block.get("content")
     return {
         "role": "tool",
-        "tool_call_id": _string(field, block, "tool_use_id"),
+        "tool_call_id": string_in(field, block, "tool_use_id"),
         "content": "" if content is None else _texts(f"{field}.content", content),
     }
 
@@ -185,15 +184,8 @@ def _texts(field: str, content: object) -> str | list[dict[str, Any]]:
     for i, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "text":
             raise InvalidRequest(f"{field}[{i}].type", "must be 'text'")
-        parts.append({"type": "text", "text": _string(f"{field}[{i}]", block, "text")})
+        parts.append({"type": "text", "text": string_in(f"{field}[{i}]", block, "text")})
     return parts
-
-
-def _string(field: str, block: dict[str, Any], name: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{field}.{name}", "must be a string")
-    return value
 
 
 def _tool(number: int, tool: ToolParam) -> dict[str, Any]:

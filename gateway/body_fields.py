@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
@@ -321,6 +321,14 @@ def name_of_input(field: str, sent: str, count: int, first: int) -> str:
     """
     number = re.fullmatch(r"inputs\[(\d+)\]", field)
     return f"{sent}[{first + int(number[1])}]" if number and count > 1 else sent
+
+
+def string_in(field: str, item: Mapping[str, Any], name: str) -> str:
+    """Return the text `name` of the object in a field. Raises InvalidRequest."""
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{field}.{name}", "must be a string")
+    return value
 
 
 def refuse(fields: Body, **neutral: Iterable[Any]) -> None:

@@ -123,7 +123,7 @@ class Gateway:
     # --- OpenAI ---
 
     async def complete(self, body: requests.CompletionBody) -> Response:
-        """Answer /v1/completions."""
+        """Continue prompts."""
         parsed = requests.read_completion(body)
         shape = answers.TextShape(parsed.requests[0].HasField("logprobs"), parsed.choice_count)
 
@@ -133,14 +133,14 @@ class Gateway:
         return await self._openai(parsed, shape, "cmpl", echo if parsed.echoes else None)
 
     async def chat(self, body: requests.ChatBody) -> Response:
-        """Answer /v1/chat/completions."""
+        """Answer a chat."""
         parsed = await self._read_chat(body)
         wants_logprobs = parsed.requests[0].HasField("logprobs")
         shape = answers.ChatShape(wants_logprobs, secrets.token_hex(6), parsed.reading)
         return await self._openai(parsed, shape, "chatcmpl")
 
     async def count_chat(self, body: requests.ChatBody) -> Response:
-        """Answer /v1/chat/completions/input_tokens."""
+        """Count the tokens of a chat's prompt."""
         count = _prompt_token_count(await self._read_chat(body))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
@@ -161,7 +161,7 @@ class Gateway:
         return parsed
 
     async def respond(self, body: response_input.ResponseBody) -> Response:
-        """Answer /v1/responses."""
+        """Answer in text, without a memory of former answers."""
         offered = response_input.read_tools(body.tools or [])
         chat = response_input.read_chat(body, offered)
         parsed = replace(await self._read_chat(chat), fields=body)
@@ -172,7 +172,7 @@ class Gateway:
         )
 
     async def embed(self, body: requests.EmbeddingBody) -> Response:
-        """Answer /v1/embeddings."""
+        """Embed texts."""
         found = await self._embed(requests.read_embedding(body), "input")
         return await written(
             answers.embeddings, found.model.name, found.embeddings, body.encoding_format
@@ -250,26 +250,26 @@ class Gateway:
     # --- Anthropic ---
 
     async def message(self, body: anthropic.MessagesBody) -> Response:
-        """Answer /v1/messages."""
+        """Answer a chat."""
         parsed = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
         answer = anthropic.MessageAnswer(f"msg_{secrets.token_hex(12)}", parsed)
         return await self._answer(parsed, answer, ANTHROPIC)
 
     async def count_message(self, body: anthropic.PromptBody) -> Response:
-        """Answer /v1/messages/count_tokens."""
+        """Count the tokens of a chat's prompt."""
         parsed = await self._read_chat(anthropic.read_count(body))
         return JSONResponse({"input_tokens": _prompt_token_count(parsed)})
 
     # --- llama-server ---
 
-    async def complete_natively(self, fields: llama_server.CompletionFields) -> Response:
-        """Answer /completion."""
-        ask = llama_server.read_completion(fields)
-        answer = llama_server.NativeAnswer(ask, fields, time.perf_counter)
+    async def complete_natively(self, body: llama_server.CompletionFields) -> Response:
+        """Continue prompts."""
+        ask = llama_server.read_completion(body)
+        answer = llama_server.NativeAnswer(ask, body, time.perf_counter)
         return await self._answer(ask, answer, LLAMA)
 
     async def tokenize(self, body: llama_server.TokenizeBody) -> Response:
-        """Answer /tokenize."""
+        """Turn text into token ids."""
         response = await self._orchestrator.tokenize(
             messages.TokenizeTextRequest(
                 text=body.content,
@@ -280,22 +280,22 @@ class Gateway:
         return await written(llama_server.token_list, response, bool(body.with_pieces))
 
     async def detokenize(self, body: llama_server.DetokenizeBody) -> Response:
-        """Answer /detokenize."""
+        """Turn token ids into text."""
         response = await self._orchestrator.detokenize(
             messages.DetokenizeRequest(token_ids=body.tokens, show_special=True)
         )
         return JSONResponse({"content": response.text})
 
     async def apply_template(self, body: llama_server.TemplateBody) -> Response:
-        """Answer /apply-template."""
+        """Render a chat as the prompt that the model sees."""
         rendered = await self._orchestrator.apply_template(requests.read_template(body))
         return JSONResponse({"prompt": rendered.prompt})
 
-    async def embed_natively(self, fields: llama_server.EmbeddingFields) -> Response:
-        """Answer /embedding."""
-        inputs = llama_server.read_embedding(fields)
-        found = await self._embed(inputs, llama_server.embedded_field(fields))
-        return await written(llama_server.embeddings, found.embeddings, fields)
+    async def embed_natively(self, body: llama_server.EmbeddingFields) -> Response:
+        """Embed texts."""
+        inputs = llama_server.read_embedding(body)
+        found = await self._embed(inputs, llama_server.embedded_field(body))
+        return await written(llama_server.embeddings, found.embeddings, body)
 
     def properties(self) -> dict[str, Any]:
         """Return the answer of /props."""

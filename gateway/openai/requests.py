@@ -120,6 +120,12 @@ class EmbeddingBody(Body):
     dimensions: Int64 | None = None
 
 
+def chat_of(body: GenerationFields, **more: Any) -> ChatBody:
+    """Return the chat that a body of another dialect asks for, with what that calls otherwise."""
+    shared = {name: getattr(body, name) for name in GenerationFields.model_fields}
+    return ChatBody.model_construct(**shared, **more)
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What an HTTP request asks for: one GenerateRequest per prompt, and how to show it.
