@@ -17,7 +17,7 @@ from outrider_cli.chat.line_input import Keyboard, open_keyboard
 from outrider_cli.chat.state import (
     COMMANDS,
     Act,
-    Ask,
+    AskModel,
     ChatState,
     Load,
     NotDone,
@@ -214,7 +214,7 @@ class ChatSession:
 
     def _do(self, act: Act) -> None:
         match act:
-            case Ask(question):
+            case AskModel(question):
                 self._ask(question)
             case Reply(lines):
                 for line in lines:

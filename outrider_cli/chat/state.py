@@ -30,7 +30,7 @@ class NotDone(OutriderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskModel:
     """Answer this question."""
 
     question: str
@@ -70,7 +70,7 @@ class Quit:
     """End the chat."""
 
 
-Act = Ask | Reply | Save | Load | ShowStatistics | Quit
+Act = AskModel | Reply | Save | Load | ShowStatistics | Quit
 
 
 # --- what was said ---
@@ -144,10 +144,10 @@ class ChatState:
         """Return what a line wants, None if nothing. Raises NotDone."""
         text = _checked(line).strip()
         if text.startswith("//"):
-            return Ask(text[1:])
+            return AskModel(text[1:])
         if text.startswith("/"):
             return self._obey(text)
-        return Ask(text) if text else None
+        return AskModel(text) if text else None
 
     def _obey(self, text: str) -> Act:
         name, _, argument = text[1:].partition(" ")
@@ -322,7 +322,7 @@ def _undo(talk: ChatState, argument: str) -> Act:
 
 
 def _retry(talk: ChatState, argument: str) -> Act:
-    return Ask(talk.take_back())
+    return AskModel(talk.take_back())
 
 
 def _save(talk: ChatState, argument: str) -> Act:

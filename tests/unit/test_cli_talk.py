@@ -11,7 +11,7 @@ from outrider.errors import InvalidRequest
 from outrider.speculation import Policy
 from outrider_cli.chat.state import (
     COMMANDS,
-    Ask,
+    AskModel,
     ChatState,
     Load,
     Message,
@@ -46,8 +46,8 @@ def said(talk: ChatState) -> list[str]:
     [
         ("", None),
         ("  \n ", None),
-        (" what?\nthis ", Ask("what?\nthis")),
-        ("//etc/passwd", Ask("/etc/passwd")),
+        (" what?\nthis ", AskModel("what?\nthis")),
+        ("//etc/passwd", AskModel("/etc/passwd")),
         ("/stats", ShowStatistics(all_of_them=False)),
         ("/stats all", ShowStatistics(all_of_them=True)),
         ("/quit ", Quit()),
@@ -139,7 +139,7 @@ def test_a_question_is_sent_with_all_that_was_said(talk: ChatState):
 def test_a_turn_is_taken_back(talk: ChatState):
     assert talk.take("/undo") == Reply(("taken back: two?",))
     assert said(talk) == ["one?", "1"]
-    assert talk.take("/retry") == Ask("one?")
+    assert talk.take("/retry") == AskModel("one?")
     assert said(talk) == []
     with pytest.raises(NotDone, match="nothing has been asked yet"):
         talk.take("/undo")
@@ -149,7 +149,7 @@ def test_a_question_without_an_answer_can_be_asked_again(talk: ChatState):
     talk.add_failure("three?")
     assert said(talk)[-1] == "2"
     assert talk.all_messages()[-1] == Message("user", "three?")
-    assert talk.take("/retry") == Ask("three?")
+    assert talk.take("/retry") == AskModel("three?")
     assert said(talk)[-1] == "2"
 
 
