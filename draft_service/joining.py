@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import grpc
 
 from draft_service.servicer import Write
-from draft_service.translations import Lesson
+from draft_service.translations import VocabularyLesson
 from outrider import logs, request_scope, tracing, wire
 from outrider.errors import InvalidConfig, OutriderError, Unauthenticated
 from outrider.rpc.channel import explain_refusal, open_channel, speaks_http_1, why_unreachable
-from outrider.rpc.errors import describe, to_status
 from outrider.rpc.security import ClientSecurity, Metadata, credentials_of, metadata_of
+from outrider.rpc.statuses import describe, to_status
 from outrider.tracing import NOTHING
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages
@@ -49,7 +49,7 @@ class Joiner(Protocol):
     async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
         """Truncate a session, unless a later round of it began."""
 
-    def lesson(self) -> Lesson:
+    def lesson(self) -> VocabularyLesson:
         """Return what takes in the messages of a vocabulary."""
 
     async def serve(self, requests: AsyncIterator[draft.DraftRequest], write: Write) -> None:
@@ -143,7 +143,7 @@ class _Membership:
         self._process_id = process_id
         self._stub: Any = DraftRegistryServiceStub(channel)
         self._tasks: set[asyncio.Task[None]] = set()  # of sessions and rollbacks
-        self._lesson: Lesson | None = None  # of a vocabulary that comes in pieces
+        self._lesson: VocabularyLesson | None = None  # of a vocabulary that comes in pieces
         self._is_answered = False  # or about to be: the rest of its pieces are for nobody
         self._writing = asyncio.Lock()  # one message at a time, from any task
 
@@ -198,7 +198,7 @@ class _Membership:
                 self._is_answered = True
                 self._start(self._finish(call, self._lesson))
 
-    async def _finish(self, call: Any, lesson: Lesson) -> None:
+    async def _finish(self, call: Any, lesson: VocabularyLesson) -> None:
         """Learn a vocabulary while other messages are answered, and say so."""
         try:
             learned = await lesson.finish()

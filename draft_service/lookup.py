@@ -12,7 +12,7 @@ from draft_service.cacheless import MOST_SESSIONS, CachelessDraft, describe
 from draft_service.drafter import Drafter
 from draft_service.local_sources import LocalSources, acceptances
 from draft_service.servicer import Write, outcome
-from draft_service.translations import Lesson
+from draft_service.translations import VocabularyLesson
 from outrider import wire, wire_drafts
 from outrider.errors import ContextExhausted, PositionPastCache, VocabularyMismatch
 from outrider.messages import Frame, ModelReference, Order, ServiceTime, SessionParameters
@@ -54,7 +54,7 @@ class LookupServicer(CachelessDraft):
         """Yield nothing: it has no vocabulary."""
         return iter(())
 
-    def lesson(self) -> Lesson:
+    def lesson(self) -> VocabularyLesson:
         """Refuse: without a model there is nothing to translate. Raises VocabularyMismatch."""
         raise VocabularyMismatch("a draft without a model has no vocabulary")
 

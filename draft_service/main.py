@@ -15,7 +15,7 @@ from outrider import logs
 from outrider.engine.hosting import HostOptions
 from outrider.engine.kernel_trial import DRAFT_ROWS
 from outrider.engine.model import Model
-from outrider.model_service.run import make_host, run_model_service
+from outrider.model_service.run import make_host, numerics_of, run_model_service
 from outrider.rpc.server import Server
 from outrider.tasks import first_of
 from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_server
@@ -28,7 +28,7 @@ async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> N
         await _run_lookup(config, join)
         return
     os.nice(config.model.nice)
-    options = HostOptions(numerics=config.model.profile("native"))
+    options = HostOptions(numerics=numerics_of(config.model, "native"))
     host = make_host(config.model, options, load, DRAFT_ROWS)
     servicer = partial(
         DraftServicer,

@@ -23,7 +23,7 @@ from draft_service.translating import (
     TokenTranslator,
     Translator,
 )
-from draft_service.translations import Learned, Lesson, Translations
+from draft_service.translations import LearnedTranslation, Translations, VocabularyLesson
 from outrider import tracing, wire_drafts
 from outrider.engine.guesser import Guesser, guesser
 from outrider.engine.host import EngineHost
@@ -124,10 +124,10 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         if len(self._translated) > _MOST_TRANSLATED:
             self._translated.popitem(last=False)
 
-    def lesson(self) -> Lesson:
+    def lesson(self) -> VocabularyLesson:
         """Return what takes in the messages of a vocabulary."""
         self.require_loaded()
-        return Lesson(self._translations)
+        return VocabularyLesson(self._translations)
 
     async def LearnVocabulary(
         self, request_iterator: AsyncIterator[messages.LearnVocabularyRequest], context: Context
@@ -154,7 +154,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
     async def _serve_session(
         self,
         opening: SessionParameters,
-        learned: Learned | None,
+        learned: LearnedTranslation | None,
         requests: AsyncIterator[messages.DraftRequest],
         write: Write,
     ) -> None:
@@ -188,7 +188,10 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
             self.release(opening.session_id, owner)
 
     def _reader_maker(
-        self, opening: SessionParameters, learned: Learned | None, own_prompt: Sequence[int]
+        self,
+        opening: SessionParameters,
+        learned: LearnedTranslation | None,
+        own_prompt: Sequence[int],
     ) -> MakeReader | None:
         """Return what makes a reader of a session's texts; None where the draft reads them as is.
 
@@ -203,7 +206,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
     def _guessers(
         self,
         opening: SessionParameters,
-        learned: Learned | None,
+        learned: LearnedTranslation | None,
         reader: MakeReader | None,
     ) -> tuple[Guesser | None, Translator | None]:
         """Return what picks a session's tokens, and where it reads others what translates them."""
@@ -252,7 +255,7 @@ class _DraftStream:
         owner: Ownership,
         drafter: Drafter,
         vocabulary_size: int,
-        learned: Learned | None,
+        learned: LearnedTranslation | None,
         read_text: ReadText | None,
         room: int | None,
     ) -> None:
@@ -314,7 +317,7 @@ class _DraftStream:
             lambda future: self._post(self._outcome(order.number, ticket, future.exception()))
         )
 
-    def _begin_span(self, order: Order) -> tracing.Span:
+    def _begin_span(self, order: Order) -> tracing.TraceSpan:
         """Begin the span of an order, of few of them."""
         self._order_count += 1
         if not tracing.is_sampled(self._order_count):
@@ -322,7 +325,7 @@ class _DraftStream:
         length, until = order.committed.end, order.draft_until
         return tracing.begin("draft", order=order.number, length=length, until=until)
 
-    def _run(self, lease: Lease, order: Order, span: tracing.Span) -> Any:
+    def _run(self, lease: Lease, order: Order, span: tracing.TraceSpan) -> Any:
         begin, count = time.perf_counter(), 0
 
         def emit(frame: Frame) -> None:

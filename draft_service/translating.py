@@ -9,7 +9,7 @@ from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import Step
 from outrider.engine.model import Row
 from outrider.engine.string_guesser import MOST_OPEN, StringGuesser
-from outrider.translation import Reader
+from outrider.translation import TranslatedReader
 
 
 class TextReader(Protocol):
@@ -99,7 +99,7 @@ class TokenTranslator:
 class NoTranslator:
     """Where nothing is shared and no text may be sent: the model reads and drafts nothing."""
 
-    def take(self, reader: Reader) -> None:
+    def take(self, reader: TranslatedReader) -> None:
         """Leave it."""
 
     def own_text(self, line: Sequence[int], base: int) -> list[int]:
@@ -124,7 +124,7 @@ class StringTranslator:
     def __init__(self, guesser: StringGuesser) -> None:
         self._guesser = guesser
 
-    def take(self, reader: Reader) -> None:
+    def take(self, reader: TranslatedReader) -> None:
         """Use another reader."""
         self._guesser.reader = reader
 

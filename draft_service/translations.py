@@ -46,7 +46,7 @@ _LEVELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedTranslation:
     """A translation, and the level at which it is used for rules that compare ids."""
 
     translation: Translation
@@ -67,7 +67,7 @@ class Learned:
         )
 
 
-class Answer(Protocol):
+class TranslationAnswer(Protocol):
     """What came of a vocabulary."""
 
     def answer(self) -> messages.LearnVocabularyResponse:
@@ -81,7 +81,9 @@ class Learner(Protocol):
     def keys(self) -> Sequence[bytes]:
         """Of the vocabularies that are known."""
 
-    async def learn(self, key: bytes, reader: VocabularyReader, introduction: object) -> Answer:
+    async def learn(
+        self, key: bytes, reader: VocabularyReader, introduction: object
+    ) -> TranslationAnswer:
         """Take in a vocabulary."""
 
 
@@ -91,7 +93,7 @@ class Translations:
     def __init__(self, host: EngineHost, model: Model) -> None:
         self._host = host
         self._model = model
-        self._known: OrderedDict[bytes, Learned] = OrderedDict()
+        self._known: OrderedDict[bytes, LearnedTranslation] = OrderedDict()
         self._open: Counter[bytes] = Counter()  # sessions, by key
         self._learning = asyncio.Lock()  # one at a time takes the processor long enough
 
@@ -101,7 +103,7 @@ class Translations:
         return list(self._known)
 
     @contextmanager
-    def use(self, key: bytes) -> Iterator[Learned]:
+    def use(self, key: bytes) -> Iterator[LearnedTranslation]:
         """Keep what was learned for as long as a session is open. Raises VocabularyMismatch."""
         learned = self.get(key)
         self._open[key] += 1
@@ -111,7 +113,7 @@ class Translations:
             self._open[key] -= 1
             self._open += Counter()  # without those that are 0
 
-    def get(self, key: bytes) -> Learned:
+    def get(self, key: bytes) -> LearnedTranslation:
         """Return what was learned of a vocabulary. Raises VocabularyMismatch for an unknown one."""
         learned = self._known.get(key)
         if learned is None:
@@ -119,7 +121,9 @@ class Translations:
         self._known.move_to_end(key)
         return learned
 
-    async def learn(self, key: bytes, reader: VocabularyReader, introduction: object) -> Learned:
+    async def learn(
+        self, key: bytes, reader: VocabularyReader, introduction: object
+    ) -> LearnedTranslation:
         """Take in a vocabulary. Raises InvalidRequest, EngineBusy."""
         async with self._learning:
             if key in self._known:
@@ -140,7 +144,7 @@ class Translations:
 
     async def _learned(
         self, key: bytes, reader: VocabularyReader, introduction: messages.VocabularyIntroduction
-    ) -> Learned:
+    ) -> LearnedTranslation:
         described = introduction.vocabulary
 
         def translate() -> tuple[Translation, float, str]:
@@ -161,7 +165,7 @@ class Translations:
             shared_tokens=translation.shared_count,
             shared_mass=round(mass, 3),
         )
-        return Learned(translation, level, mass, differences)
+        return LearnedTranslation(translation, level, mass, differences)
 
     async def _shared_mass(self, translation: Translation, covered: float) -> float:
         """Return the share of the draft's probability mass that shared tokens have on a sample.
@@ -186,7 +190,7 @@ class Translations:
         return mass
 
 
-class Lesson:
+class VocabularyLesson:
     """Takes in the messages of one vocabulary."""
 
     def __init__(self, translations: Learner) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.gathering import Completion, Gathering
-from gateway.openai.requests import ChatBody, ParsedRequest, ResponseFormat, SchemaFormat
-from gateway.options import Body, GenerationFields, Int32, ListOf, refuse
+from gateway.accumulator import Accumulator, Completion
+from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, string_in
+from gateway.openai.requests import Ask, ChatBody, ResponseFormat, SchemaFormat, chat_of
 from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
@@ -23,14 +23,14 @@ _BILLING_HEADER = "x-anthropic-billing-header:"
 """Begins a system block of Claude Code that differs in every request, and would in the prompt."""
 
 
-class Message(Body):
+class MessageParam(Body):
     """A turn of the chat; a last one of the assistant is continued."""
 
     role: Literal["user", "assistant", "system"]
     content: str | ListOf[dict[str, Any]]
 
 
-class Tool(Body):
+class ToolParam(Body):
     """A tool of the caller. The tools that Anthropic runs have another type, and are refused."""
 
     type: str | None = None
@@ -64,9 +64,9 @@ class OutputConfig(Body):
 class PromptBody(GenerationFields):
     """The body of /v1/messages/count_tokens."""
 
-    messages: ListOf[Message]
+    messages: ListOf[MessageParam]
     system: str | ListOf[dict[str, Any]] | None = None
-    tools: ListOf[Tool] | None = None
+    tools: ListOf[ToolParam] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
     thinking: dict[str, Any] | None = None
@@ -85,13 +85,12 @@ class MessagesBody(PromptBody):
 def read_count(body: PromptBody) -> ChatBody:
     """Return the chat of which the tokens are counted. Raises InvalidRequest."""
     refuse(body, container=(), mcp_servers=([],))
-    shared = {name: getattr(body, name) for name in GenerationFields.model_fields}
     choice = body.tool_choice or ToolChoice(type="auto")
     variables = body.chat_template_kwargs
     if body.thinking and body.thinking.get("type") == "disabled":
         variables = {"enable_thinking": False, **(variables or {})}
-    return ChatBody.model_construct(
-        **shared,
+    return chat_of(
+        body,
         messages=list(_chat(body)),
         tools=[_tool(i, tool) for i, tool in enumerate(body.tools or ())],
         tool_choice=_tool_choice(choice),
@@ -137,13 +136,13 @@ def _turn(field: str, role: str, blocks: Sequence[dict[str, Any]]) -> Iterator[d
     for i, block in enumerate(blocks):
         place, kind = f"{field}[{i}]", block.get("type")
         if kind == "text":
-            parts.append({"type": "text", "text": _string(place, block, "text")})
+            parts.append({"type": "text", "text": string_in(place, block, "text")})
         elif kind == "tool_use":
             calls.append(_call(place, block))
         elif kind == "tool_result":
             yield _result(place, block)
         elif kind == "thinking":
-            thoughts.append(_string(place, block, "thinking"))
+            thoughts.append(string_in(place, block, "thinking"))
         elif kind != "redacted_thinking":
             raise InvalidRequest(f"{place}.type", f"{kind!r:.40} is not supported")
     if not (parts or calls or thoughts):
@@ -162,15 +161,15 @@ def _call(field: str, block: dict[str, Any]) -> dict[str, Any]:
         raise InvalidRequest(f"{field}.input", "must be an object")
     # Clients keep the text of a call that was cut off, as it is no JSON.
     arguments = given if isinstance(given, str) else json.dumps(given)
-    function = {"name": _string(field, block, "name"), "arguments": arguments}
-    return {"id": _string(field, block, "id"), "type": "function", "function": function}
+    function = {"name": string_in(field, block, "name"), "arguments": arguments}
+    return {"id": string_in(field, block, "id"), "type": "function", "function": function}
 
 
 def _result(field: str, block: dict[str, Any]) -> dict[str, Any]:
     content = block.get("content")
     return {
         "role": "tool",
-        "tool_call_id": _string(field, block, "tool_use_id"),
+        "tool_call_id": string_in(field, block, "tool_use_id"),
         "content": "" if content is None else _texts(f"{field}.content", content),
     }
 
@@ -185,18 +184,11 @@ def _texts(field: str, content: object) -> str | list[dict[str, Any]]:
     for i, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "text":
             raise InvalidRequest(f"{field}[{i}].type", "must be 'text'")
-        parts.append({"type": "text", "text": _string(f"{field}[{i}]", block, "text")})
+        parts.append({"type": "text", "text": string_in(f"{field}[{i}]", block, "text")})
     return parts
 
 
-def _string(field: str, block: dict[str, Any], name: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{field}.{name}", "must be a string")
-    return value
-
-
-def _tool(number: int, tool: Tool) -> dict[str, Any]:
+def _tool(number: int, tool: ToolParam) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise InvalidRequest(f"tools[{number}].type", f"{tool.type!r:.40} is not supported")
     function = {"name": tool.name, "description": tool.description or ""}
@@ -222,52 +214,52 @@ _SIGNATURE = "outrider"
 """Of thoughts: clients want one that is not empty, and nobody checks it."""
 
 
-def answer(message_id: str, parsed: ParsedRequest, gathering: Gathering) -> dict[str, Any]:
-    """Return the message once everything is finished."""
-    (completion,) = gathering.completions
-    turn = parsed.reading.turn(completion, 0, "toolu", _nonce(message_id))
-    content: list[dict[str, Any]] = []
-    if turn.thoughts:
-        content.append({"type": "thinking", "thinking": turn.thoughts, "signature": _SIGNATURE})
-    if turn.content:
-        content.append({"type": "text", "text": turn.content})
-    for call in turn.calls:
-        content.append(_tool_use(call.id, call.name) | {"input": json.loads(call.arguments)})
-    return {
-        **_message(message_id, gathering),
-        "content": content,
-        **_end(completion, has_called=bool(turn.calls)),
-        "usage": _usage(gathering),
-        **_reports(completion),
-    }
+class MessageAnswer:
+    """A message: as events, blocks one after the other, each with its deltas; or all at once."""
 
-
-class Events:
-    """The events of a streamed message: blocks one after the other, each with its deltas."""
-
-    def __init__(self, message_id: str, parsed: ParsedRequest) -> None:
+    def __init__(self, message_id: str, ask: Ask) -> None:
         self._id = message_id
-        self._gathering = parsed.gathering()
-        self._turn = TurnStream(parsed.reading, 0, "toolu", _nonce(message_id))
+        self._reading = ask.reading
+        self.gathering = ask.gathering()
+        self._turn = TurnStream(ask.reading, 0, "toolu", _nonce(message_id))
         self._open_kind: str | None = None  # of the last block, if it has not ended
         self._block_count = 0
 
-    def add(self, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+    def whole(self) -> dict[str, Any]:
+        """Return the message once everything is finished."""
+        (completion,) = self.gathering.completions
+        turn = self._reading.turn(completion, 0, "toolu", _nonce(self._id))
+        content: list[dict[str, Any]] = []
+        if turn.thoughts:
+            content.append({"type": "thinking", "thinking": turn.thoughts, "signature": _SIGNATURE})
+        if turn.content:
+            content.append({"type": "text", "text": turn.content})
+        for call in turn.calls:
+            content.append(_tool_use(call.id, call.name) | {"input": json.loads(call.arguments)})
+        return {
+            **_message(self._id, self.gathering),
+            "content": content,
+            **_end(completion, has_called=bool(turn.calls)),
+            "usage": _usage(self.gathering),
+            **_reports(completion),
+        }
+
+    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
         """Yield the events that a message of the orchestrator becomes."""
-        addition = self._gathering.add(0, response)
+        addition = self.gathering.add(prompt, response)
         if addition is None:
             yield {"type": "message_start", "message": self._start()}
             return
         for shown in self._turn.add(addition):
             yield from self._show(shown)
         if response.WhichOneof("event") == "finished":
-            for shown in self._turn.finish(self._gathering.completions[0]):
+            for shown in self._turn.finish(self.gathering.completions[0]):
                 yield from self._show(shown)
             yield from self._finish()
 
     def _start(self) -> dict[str, Any]:
         nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-        return {**_message(self._id, self._gathering), **nothing, "usage": _usage(self._gathering)}
+        return {**_message(self._id, self.gathering), **nothing, "usage": _usage(self.gathering)}
 
     def _show(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
@@ -308,17 +300,17 @@ class Events:
 
     def _finish(self) -> Iterator[dict[str, Any]]:
         yield from self._end_block()
-        (completion,) = self._gathering.completions
+        (completion,) = self.gathering.completions
         yield {
             "type": "message_delta",
             "delta": _end(completion, has_called=self._turn.has_called),
-            "usage": _usage(self._gathering),
+            "usage": _usage(self.gathering),
             **_reports(completion),
         }
         yield {"type": "message_stop"}
 
 
-def _message(message_id: str, gathering: Gathering) -> dict[str, Any]:
+def _message(message_id: str, gathering: Accumulator) -> dict[str, Any]:
     return {"id": message_id, "type": "message", "role": "assistant", "model": gathering.model}
 
 
@@ -343,7 +335,7 @@ def _end(completion: Completion, *, has_called: bool) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": stop}
 
 
-def _usage(gathering: Gathering) -> dict[str, int]:
+def _usage(gathering: Accumulator) -> dict[str, int]:
     """Return what was read and written so far. Cached tokens are not among the input tokens."""
     counted = usage(gathering.started, gathering.statistics)
     cached = counted["prompt_tokens_details"]["cached_tokens"]

@@ -16,8 +16,8 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from gateway.access import note_route
-from gateway.options import MOST_DEPTH
+from gateway.access_log import note_route
+from gateway.body_fields import MOST_DEPTH
 from outrider.json_text import parse
 
 P = ParamSpec("P")

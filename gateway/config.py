@@ -38,7 +38,7 @@ class HttpConfig:
     body_seconds: float = 60.0  # for all of a body to come; 4 MiB need 0.6 Mbit/s
     stall_seconds: float = 30.0  # a client that takes nothing for so long is cut off
     idle_seconds: int = 75  # between two requests of a connection; balancers keep them for 60
-    ping_seconds: float = 10.0  # a silent stream gets a comment so often
+    ping_seconds: float = 10.0  # seconds; an idle stream gets a comment so often
     state: Path | None = None  # a folder; answers of requests with a key are kept there
     metrics_names: tuple[str, ...] = ()  # of other servers, beside our own
 

@@ -10,9 +10,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MAX_CONNECTIONS = 512
 """Below what processes may usually open (1,024 files): gRPC needs some, too."""
 
-HEAD_SECONDS = 10.0
-STALL_SECONDS = 30.0
-MAX_HEAD_BYTES = 64 * 1024
+HEAD_SECONDS = 10.0  # s; a request's head must come within them
+STALL_SECONDS = 30.0  # s; a connection of which nothing is read so long is closed
+MAX_HEAD_BYTES = 64 * 1024  # bytes of a request's head
 
 
 class Connection(H11Protocol):

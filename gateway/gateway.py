@@ -7,25 +7,24 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
-from gateway import anthropic, errors, llama_server
+from gateway import anthropic, http_errors, llama_server
+from gateway.accumulator import Accumulator
 from gateway.bodies import written
+from gateway.body_fields import Prompt, name_in, name_of_input, prompt_parts
 from gateway.config import HttpConfig
-from gateway.gathering import Gathering
+from gateway.event_streams import DONE, EventStream, event, numbered
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
-from gateway.options import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
-from gateway.progress import StreamProgress
-from gateway.streams import DONE, EventStream, event, numbered
 from orchestrator.metering import for_client
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
@@ -38,24 +37,33 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import write_reference, writer_of
 
-_EMBEDDED_TOGETHER = 64
+Prepare = Callable[[int, messages.GenerationStarted], Awaitable[None]]
+"""What is done once the prompt of a number was read, before anything of its answer is made."""
+
+_EMBEDDED_TOGETHER = 64  # texts of one EmbedRequest; its answer stays small
 
 _log = logging.getLogger("outrider.http")
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a family of routes reports errors; in a stream as an event of the name `error_event`."""
+    """How a family of routes reports errors and writes streams.
 
-    shape: Callable[[errors.Failure], dict[str, Any]]
+    An error in a stream is an event of the name `error_event`; other events are called by their
+    type where they are `typed`, and `ending` comes after the last of them.
+    """
+
+    shape: Callable[[http_errors.HttpFailure], dict[str, Any]]
     error_event: str = ""
+    typed: bool = False
+    ending: bytes = b""
 
-    def body(self, failure: errors.Failure) -> dict[str, Any]:
+    def body(self, failure: http_errors.HttpFailure) -> dict[str, Any]:
         """Return the body of an error of the request that this task works for."""
         scope = request_scope.current()
         return self.shape(failure if scope is None else replace(failure, request_id=scope.id))
 
-    def refusal(self, failure: errors.Failure) -> Response:
+    def refusal(self, failure: http_errors.HttpFailure) -> Response:
         """Return the answer to a request that failed."""
         return JSONResponse(self.body(failure), status_code=failure.status, headers=failure.headers)
 
@@ -68,18 +76,35 @@ class Dialect:
         return event(self.body(failure_of(error)), self.error_event)
 
 
-OPENAI = Dialect(errors.openai_body)
-LLAMA = Dialect(errors.llama_body)
-ANTHROPIC = Dialect(errors.anthropic_body, error_event="error")
+OPENAI = Dialect(http_errors.openai_body, ending=DONE)
+RESPONSES = Dialect(http_errors.openai_body, typed=True)
+LLAMA = Dialect(http_errors.llama_body)
+ANTHROPIC = Dialect(http_errors.anthropic_body, error_event="error", typed=True)
 
 
-def failure_of(error: Exception) -> errors.Failure:
+class HttpAnswer(Protocol):
+    """What a generating request is answered with, in one dialect.
+
+    It comes as the `events` of each message of the orchestrator, which `gathering` takes in there;
+    or `whole`, once `gathering` has been given all of them.
+    """
+
+    gathering: Accumulator
+
+    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+        """Yield what is sent of a message about the prompt of this number."""
+
+    def whole(self) -> Any:
+        """Return the answer as JSON once everything is finished."""
+
+
+def failure_of(error: Exception) -> http_errors.HttpFailure:
     """Return the error as a client gets it: of a bug, which is logged, only an id."""
     if isinstance(error, OutriderError):
-        return errors.failure_of(error)
+        return http_errors.failure_of(error)
     error_id = secrets.token_hex(4)
     _log.error("internal error id=%s", error_id, exc_info=error)
-    return errors.Failure(500, f"internal error {error_id}", reason="INTERNAL")
+    return http_errors.HttpFailure(500, f"internal error {error_id}", reason="INTERNAL")
 
 
 class Gateway:
@@ -98,29 +123,28 @@ class Gateway:
     # --- OpenAI ---
 
     async def complete(self, body: requests.CompletionBody) -> Response:
-        """Answer /v1/completions."""
+        """Continue prompts."""
         parsed = requests.read_completion(body)
         shape = answers.TextShape(parsed.requests[0].HasField("logprobs"), parsed.choice_count)
 
-        async def prepare(number: int, prompt: messages.GenerationStarted) -> None:
-            if parsed.echoes:
-                shape.echoes[number] = await self._echo(parsed.requests[number], prompt)
+        async def echo(number: int, prompt: messages.GenerationStarted) -> None:
+            shape.echoes[number] = await self._echo(parsed.requests[number], prompt)
 
-        return await self._openai(parsed, shape, "cmpl", prepare)
+        return await self._openai(parsed, shape, "cmpl", echo if parsed.echoes else None)
 
     async def chat(self, body: requests.ChatBody) -> Response:
-        """Answer /v1/chat/completions."""
+        """Answer a chat."""
         parsed = await self._read_chat(body)
         wants_logprobs = parsed.requests[0].HasField("logprobs")
         shape = answers.ChatShape(wants_logprobs, secrets.token_hex(6), parsed.reading)
-        return await self._openai(parsed, shape, "chatcmpl", _nothing)
+        return await self._openai(parsed, shape, "chatcmpl")
 
     async def count_chat(self, body: requests.ChatBody) -> Response:
-        """Answer /v1/chat/completions/input_tokens."""
+        """Count the tokens of a chat's prompt."""
         count = _prompt_token_count(await self._read_chat(body))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
-    async def _read_chat(self, body: requests.ChatBody) -> requests.ParsedRequest:
+    async def _read_chat(self, body: requests.ChatBody) -> requests.Ask:
         """Return what a chat asks for, rendered and tokenized."""
         chat = requests.read_template(body)
         rendered = await self._orchestrator.apply_template(chat)
@@ -137,22 +161,18 @@ class Gateway:
         return parsed
 
     async def respond(self, body: response_input.ResponseBody) -> Response:
-        """Answer /v1/responses."""
+        """Answer in text, without a memory of former answers."""
         offered = response_input.read_tools(body.tools or [])
         chat = response_input.read_chat(body, offered)
         parsed = replace(await self._read_chat(chat), fields=body)
         _pass_over(offered.left_out)
-        head = responses.Head(secrets.token_hex(12), int(time.time()))
-        events = responses.Events(head, body, offered, parsed)
-        if body.stream:
-            return self._stream(self._typed_events(events, parsed.requests, body), OPENAI)
-        async with aclosing(self._generate(parsed.requests, body)) as stream:
-            async for _, response in stream:
-                last = list(events.add(response))
-        return await written(lambda: last[-1]["response"])
+        head = responses.ResponseHead(secrets.token_hex(12), int(time.time()))
+        return await self._answer(
+            parsed, responses.ResponseAnswer(head, body, offered, parsed), RESPONSES
+        )
 
     async def embed(self, body: requests.EmbeddingBody) -> Response:
-        """Answer /v1/embeddings."""
+        """Embed texts."""
         found = await self._embed(requests.read_embedding(body), "input")
         return await written(
             answers.embeddings, found.model.name, found.embeddings, body.encoding_format
@@ -177,39 +197,14 @@ class Gateway:
 
     async def _openai(
         self,
-        parsed: requests.ParsedRequest,
-        shape: answers.Shape,
+        ask: requests.Ask,
+        shape: answers.ChoiceShape,
         prefix: str,
-        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
+        prepare: Prepare | None = None,
     ) -> Response:
-        head = answers.Head(
-            f"{prefix}-{secrets.token_hex(12)}",
-            int(time.time()),
-            self._fingerprint(),
-        )
-        if parsed.streams:
-            return self._stream(self._chunks(parsed, shape, head, prepare), OPENAI)
-        gathering = parsed.gathering()
-        await self._gather(parsed.requests, parsed.fields, gathering, prepare)
-        return await written(answers.answer, head, shape, gathering)
-
-    async def _chunks(
-        self,
-        parsed: requests.ParsedRequest,
-        shape: answers.Shape,
-        head: answers.Head,
-        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
-    ) -> AsyncGenerator[bytes]:
-        chunks = answers.Chunks(head, shape, parsed)
-        async with aclosing(
-            self._generate(parsed.requests, parsed.fields, parsed.progress)
-        ) as stream:
-            async for number, response in stream:
-                if response.WhichOneof("event") == "started":
-                    await prepare(number, response.started)
-                for chunk in chunks.add(number, response):
-                    yield event(chunk)
-        yield DONE
+        id_ = f"{prefix}-{secrets.token_hex(12)}"
+        head = answers.Head(id_, int(time.time()), self._fingerprint())
+        return await self._answer(ask, answers.OpenAIAnswer(head, shape, ask), OPENAI, prepare)
 
     async def _echo(
         self, request: messages.GenerateRequest, prompt: messages.GenerationStarted
@@ -255,46 +250,26 @@ class Gateway:
     # --- Anthropic ---
 
     async def message(self, body: anthropic.MessagesBody) -> Response:
-        """Answer /v1/messages."""
+        """Answer a chat."""
         parsed = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
-        message_id = f"msg_{secrets.token_hex(12)}"
-        if parsed.streams:
-            events = anthropic.Events(message_id, parsed)
-            return self._stream(self._typed_events(events, parsed.requests, body), ANTHROPIC)
-        gathering = parsed.gathering()
-        await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
-        return await written(anthropic.answer, message_id, parsed, gathering)
+        answer = anthropic.MessageAnswer(f"msg_{secrets.token_hex(12)}", parsed)
+        return await self._answer(parsed, answer, ANTHROPIC)
 
     async def count_message(self, body: anthropic.PromptBody) -> Response:
-        """Answer /v1/messages/count_tokens."""
+        """Count the tokens of a chat's prompt."""
         parsed = await self._read_chat(anthropic.read_count(body))
         return JSONResponse({"input_tokens": _prompt_token_count(parsed)})
 
     # --- llama-server ---
 
-    async def complete_natively(self, fields: llama_server.CompletionFields) -> Response:
-        """Answer /completion."""
-        parsed = llama_server.read_completion(fields)
-        if parsed.streams:
-            return self._stream(self._native_events(parsed), LLAMA)
-        gathering = parsed.gathering()
-        await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
-        return await written(llama_server.answer, parsed, gathering)
-
-    async def _native_events(self, parsed: llama_server.ParsedRequest) -> AsyncGenerator[bytes]:
-        events = llama_server.Events(parsed)
-        last = time.perf_counter()
-        async with aclosing(
-            self._generate(parsed.requests, parsed.fields, parsed.progress)
-        ) as stream:
-            async for number, response in stream:
-                now = time.perf_counter()
-                for each in events.add(number, response, now - last):
-                    yield event(each)
-                last = now
+    async def complete_natively(self, body: llama_server.CompletionFields) -> Response:
+        """Continue prompts."""
+        ask = llama_server.read_completion(body)
+        answer = llama_server.NativeAnswer(ask, body, time.perf_counter)
+        return await self._answer(ask, answer, LLAMA)
 
     async def tokenize(self, body: llama_server.TokenizeBody) -> Response:
-        """Answer /tokenize."""
+        """Turn text into token ids."""
         response = await self._orchestrator.tokenize(
             messages.TokenizeTextRequest(
                 text=body.content,
@@ -305,22 +280,22 @@ class Gateway:
         return await written(llama_server.token_list, response, bool(body.with_pieces))
 
     async def detokenize(self, body: llama_server.DetokenizeBody) -> Response:
-        """Answer /detokenize."""
+        """Turn token ids into text."""
         response = await self._orchestrator.detokenize(
             messages.DetokenizeRequest(token_ids=body.tokens, show_special=True)
         )
         return JSONResponse({"content": response.text})
 
     async def apply_template(self, body: llama_server.TemplateBody) -> Response:
-        """Answer /apply-template."""
+        """Render a chat as the prompt that the model sees."""
         rendered = await self._orchestrator.apply_template(requests.read_template(body))
         return JSONResponse({"prompt": rendered.prompt})
 
-    async def embed_natively(self, fields: llama_server.EmbeddingFields) -> Response:
-        """Answer /embedding."""
-        inputs = llama_server.read_embedding(fields)
-        found = await self._embed(inputs, llama_server.embedded_field(fields))
-        return await written(llama_server.embeddings, found.embeddings, fields)
+    async def embed_natively(self, body: llama_server.EmbeddingFields) -> Response:
+        """Embed texts."""
+        inputs = llama_server.read_embedding(body)
+        found = await self._embed(inputs, llama_server.embedded_field(body))
+        return await written(llama_server.embeddings, found.embeddings, body)
 
     def properties(self) -> dict[str, Any]:
         """Return the answer of /props."""
@@ -341,7 +316,7 @@ class Gateway:
 
     # --- state ---
 
-    def obstacle(self) -> errors.Failure | None:
+    def obstacle(self) -> http_errors.HttpFailure | None:
         """Return why nothing can be asked now; None if it can."""
         status = self._orchestrator.status()
         if status.draining:
@@ -349,7 +324,7 @@ class Gateway:
         ready = messages.PEER_STATE_READY
         if any(peer.role == "target" and peer.state == ready for peer in status.peers):
             return None
-        return errors.Failure(503, "Loading model")
+        return http_errors.HttpFailure(503, "Loading model")
 
     def status(self) -> dict[str, Any]:
         """Return the state of the orchestrator, under the names of its protobuf message.
@@ -371,46 +346,55 @@ class Gateway:
 
     # --- asking ---
 
-    async def _typed_events(
+    async def _answer(
         self,
-        events: responses.Events | anthropic.Events,
-        requests: Sequence[messages.GenerateRequest],
-        fields: GenerationFields,
-    ) -> AsyncGenerator[bytes]:
-        async with aclosing(self._generate(requests, fields)) as stream:
-            async for _, response in stream:
-                for each in events.add(response):
-                    yield event(each, each["type"])
-
-    async def _gather(
-        self,
-        requests: Sequence[messages.GenerateRequest],
-        fields: GenerationFields,
-        gathering: Gathering,
-        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
-    ) -> None:
-        async with aclosing(self._generate(requests, fields)) as stream:
+        ask: requests.Ask,
+        answer: HttpAnswer,
+        dialect: Dialect,
+        prepare: Prepare | None = None,
+    ) -> Response:
+        """Return the answer, whole or as a stream; `prepare` gets how each prompt was read."""
+        if ask.streams:
+            return EventStream(
+                self._events(ask, answer, dialect, prepare),
+                refusal=dialect.error,
+                last_words=dialect.last_words,
+                ping_seconds=self._config.ping_seconds,
+            )
+        async with aclosing(self._generate(ask, prepare)) as stream:
             async for number, response in stream:
-                if response.WhichOneof("event") == "started":
-                    await prepare(number, response.started)
-                gathering.add(number, response)
+                answer.gathering.add(number, response)
+        return await written(answer.whole)
 
-    def _generate(
-        self,
-        requests: Sequence[messages.GenerateRequest],
-        fields: GenerationFields,
-        progress: StreamProgress | None = None,
+    async def _events(
+        self, ask: requests.Ask, answer: HttpAnswer, dialect: Dialect, prepare: Prepare | None
+    ) -> AsyncGenerator[bytes]:
+        async with aclosing(self._generate(ask, prepare)) as stream:
+            async for number, response in stream:
+                for each in answer.events(number, response):
+                    yield event(each, each["type"] if dialect.typed else "")
+        if dialect.ending:
+            yield dialect.ending
+
+    async def _generate(
+        self, ask: requests.Ask, prepare: Prepare | None
     ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
-        counts_cached = progress is not None and progress.reports_prompts
+        """Yield what the generations bring, each with the number of its prompt."""
         credentials = current_caller().credentials
-        for each in requests:
+        for each in ask.requests:
             separate(each, credentials)
-        return numbered([partial(self._one, each, fields, counts_cached) for each in requests])
+        streams = [partial(self._one, ask, each) for each in ask.requests]
+        async with aclosing(numbered(streams)) as stream:
+            async for number, response in stream:
+                if prepare and response.WhichOneof("event") == "started":
+                    await prepare(number, response.started)
+                yield number, response
 
     async def _one(
-        self, request: messages.GenerateRequest, fields: GenerationFields, counts_cached: bool
+        self, ask: requests.Ask, request: messages.GenerateRequest
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield what a generation brings; a refusal names the field as the client did."""
+        counts_cached = ask.progress.reports_prompts
         generated = self._orchestrator.generate(request, counts_cached=counts_cached)
         try:
             if request.json_schema:
@@ -419,7 +403,7 @@ class Gateway:
                 async for response in stream:
                     yield response
         except InvalidRequest as refusal:
-            raise refusal.named(name_in(fields, refusal.field)) from refusal
+            raise refusal.named(name_in(ask.fields, refusal.field)) from refusal
 
     async def _embed(self, inputs: Sequence[Prompt], sent: str) -> messages.EmbedResponse:
         """Return the embeddings of any number of texts, all of them by one model.
@@ -439,18 +423,6 @@ class Gateway:
                 raise refusal.named(name) from refusal
         return found
 
-    def _stream(self, events: AsyncGenerator[bytes], dialect: Dialect) -> Response:
-        return EventStream(
-            events,
-            refusal=dialect.error,
-            last_words=dialect.last_words,
-            ping_seconds=self._config.ping_seconds,
-        )
-
-
-async def _nothing(number: int, prompt: messages.GenerationStarted) -> None:
-    """Prepare nothing for the answer to a prompt."""
-
 
 def _pass_over(what: Sequence[str]) -> None:
     """Have the answer say what of the request is not kept."""
@@ -458,5 +430,5 @@ def _pass_over(what: Sequence[str]) -> None:
         scope.passed_over = tuple(dict.fromkeys((*scope.passed_over, *what)))
 
 
-def _prompt_token_count(parsed: requests.ParsedRequest) -> int:
+def _prompt_token_count(parsed: requests.Ask) -> int:
     return sum(len(each.prompt_tokens.token_ids) for each in parsed.requests)

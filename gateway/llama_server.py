@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from google.protobuf.json_format import MessageToDict
 from pydantic import Field
 
-from gateway.gathering import (
+from gateway.accumulator import (
     Addition,
     CommittedToken,
-    Gathering,
     committed_tokens,
 )
-from gateway.openai.answers import finite
-from gateway.openai.requests import ChatBody
-from gateway.options import (
+from gateway.body_fields import (
     Body,
     Int32,
     ListOf,
@@ -33,6 +30,8 @@ from gateway.options import (
     refuse,
     set_prompt,
 )
+from gateway.openai.answers import finite
+from gateway.openai.requests import Ask, ChatBody
 from gateway.progress import StreamProgress
 from gateway.usage import timings
 from orchestrator.chat.template import ChatTemplate
@@ -95,32 +94,7 @@ class EmbeddingFields(Body):
     embd_normalize: Int32 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
-    """What /completion is asked for."""
-
-    requests: list[messages.GenerateRequest]
-    prompts: list[Prompt]
-    fields: CompletionFields
-    choice_count: int
-    progress: StreamProgress = field(default_factory=StreamProgress)
-
-    @property
-    def streams(self) -> bool:
-        """Whether the answer comes in pieces."""
-        return bool(self.fields.stream)
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the answer is one completion and no list of them."""
-        return self.choice_count * len(self.requests) == 1
-
-    def gathering(self) -> Gathering:
-        """Return where to gather the completions."""
-        return Gathering(len(self.requests), self.choice_count)
-
-
-def read_completion(fields: CompletionFields) -> ParsedRequest:
+def read_completion(fields: CompletionFields) -> Ask:
     """Return what /completion is asked for. Raises InvalidRequest."""
     refuse(
         fields,
@@ -143,7 +117,7 @@ def read_completion(fields: CompletionFields) -> ParsedRequest:
         progress.ask(request)
         set_prompt(request, prompt)
         requests.append(request)
-    return ParsedRequest(requests, prompts, fields, count, progress)
+    return Ask(requests, fields, count, streams=bool(fields.stream), progress=progress)
 
 
 def embedded_field(fields: EmbeddingFields) -> str:
@@ -165,51 +139,54 @@ def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
 # --- answers ---
 
 
-def answer(parsed: ParsedRequest, gathering: Gathering) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return the answer once everything is finished: one completion, or a list of them."""
-    whole = [
-        _final(parsed, gathering, index, streamed=False)
-        for index in range(len(gathering.completions))
-    ]
-    return whole[0] if parsed.is_single else whole
+class NativeAnswer:
+    """The answer of /completion: events of pieces, or one completion or a list of them.
 
+    `clock` measures the seconds between messages, which a report holds.
+    """
 
-class Events:
-    """The events of a streamed /completion."""
+    def __init__(self, ask: Ask, fields: CompletionFields, clock: Callable[[], float]) -> None:
+        self._ask = ask
+        self._fields = fields
+        self._prompts = read_prompts(fields.prompt)
+        self._clock = clock
+        self._last = clock()  # the time of the last message
+        self.gathering = ask.gathering()
+        self._decoders = [utf8_decoder() for _ in self.gathering.completions]
 
-    def __init__(self, parsed: ParsedRequest) -> None:
-        self._parsed = parsed
-        self._gathering = parsed.gathering()
-        self._decoders = [utf8_decoder() for _ in self._gathering.completions]
+    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the answer once everything is finished."""
+        whole = [self._final(i, streamed=False) for i in range(len(self.gathering.completions))]
+        return whole[0] if self._ask.is_single else whole
 
-    def add(
-        self, prompt: int, response: messages.GenerateResponse, seconds: float
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the events that a message becomes; `seconds` went by since the one before."""
-        addition = self._gathering.add(prompt, response)
-        index = self._gathering.index(prompt, response)
-        timed = self._parsed.progress.timings(response)
-        read = self._parsed.progress.prompt(prompt, response)
+    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+        """Yield the events that a message becomes."""
+        before, self._last = self._last, self._clock()
+        addition = self.gathering.add(prompt, response)
+        index = self.gathering.index(prompt, response)
+        timed = self._ask.progress.timings(response)
+        read = self._ask.progress.prompt(prompt, response)
         if read:
             yield self._piece(index, Addition((), ()), []) | {"tokens_predicted": 0} | timed | read
         if addition is None:
             return
         is_last = response.WhichOneof("event") == "finished"
         report: dict[str, Any] = {}
-        if self._parsed.fields.report and not is_last:
-            completion = self._gathering.completions[index]
-            prompt_count = len(self._gathering.prompts[prompt].prompt_token_ids)
+        if self._fields.report and not is_last:
+            completion = self.gathering.completions[index]
+            prompt_count = len(self.gathering.prompts[prompt].prompt_token_ids)
             first = prompt_count + len(completion.token_ids) - len(response.delta.token_ids)
+            seconds = self._last - before
             report = report_of(response.delta, first, seconds, self._decoders[index])
         if addition.text or addition.tokens or response.delta.token_ids:
             ids = list(response.delta.token_ids)
             yield self._piece(index, addition, ids) | report | timed
         if is_last:
-            yield _final(self._parsed, self._gathering, index, streamed=True)
+            yield self._final(index, streamed=True)
 
     def _piece(self, index: int, addition: Addition, ids: list[int]) -> dict[str, Any]:
-        completion = self._gathering.completions[index]
-        prompt = self._gathering.prompts[index // self._parsed.choice_count]
+        completion = self.gathering.completions[index]
+        prompt = self.gathering.prompts[index // self._ask.choice_count]
         piece: dict[str, Any] = {
             "index": index,
             "content": addition.text,
@@ -219,45 +196,44 @@ class Events:
             "tokens_predicted": len(completion.token_ids),
             "tokens_evaluated": len(prompt.prompt_token_ids),
         }
-        if self._parsed.fields.n_probs:
-            piece["completion_probabilities"] = _probabilities(self._parsed, addition.tokens)
+        if self._fields.n_probs:
+            piece["completion_probabilities"] = _probabilities(self._fields, addition.tokens)
         return piece
 
-
-def _final(
-    parsed: ParsedRequest, gathering: Gathering, index: int, *, streamed: bool
-) -> dict[str, Any]:
-    completion = gathering.completions[index]
-    number = index // parsed.choice_count
-    prompt, finished = gathering.prompts[number], completion.finished
-    assert finished is not None
-    statistics, fields = finished.statistics, parsed.fields
-    stop_type = _STOP_TYPES.get(finished.reason, "limit")
-    shape: dict[str, Any] = {
-        "index": index,
-        "content": "" if streamed else completion.text,
-        "tokens": completion.token_ids if fields.return_tokens and not streamed else [],
-        "id_slot": -1,
-        "stop": True,
-        "model": prompt.model_name,
-        "tokens_predicted": statistics.generated_token_count,
-        "tokens_evaluated": len(prompt.prompt_token_ids),
-        "generation_settings": generation_settings(parsed, prompt),
-        "prompt": parsed.prompts[number],
-        "has_new_line": "\n" in completion.text,
-        "truncated": finished.truncated or prompt.truncated,
-        "stop_type": stop_type,
-        "stopping_word": finished.stop_sequence,
-        "tokens_cached": statistics.prompt_token_count + statistics.generated_token_count,
-        "timings": timings(statistics),
-    }
-    if fields.n_probs and not streamed:
-        shape["completion_probabilities"] = _probabilities(parsed, completion.shown)
-    if fields.report:
-        shape["statistics"] = MessageToDict(
-            statistics, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-    return _selected(shape, fields.response_fields) if fields.response_fields else shape
+    def _final(self, index: int, *, streamed: bool) -> dict[str, Any]:
+        completion, fields = self.gathering.completions[index], self._fields
+        number = index // self._ask.choice_count
+        prompt, finished = self.gathering.prompts[number], completion.finished
+        assert finished is not None
+        statistics = finished.statistics
+        stop_type = _STOP_TYPES.get(finished.reason, "limit")
+        shape: dict[str, Any] = {
+            "index": index,
+            "content": "" if streamed else completion.text,
+            "tokens": completion.token_ids if fields.return_tokens and not streamed else [],
+            "id_slot": -1,
+            "stop": True,
+            "model": prompt.model_name,
+            "tokens_predicted": statistics.generated_token_count,
+            "tokens_evaluated": len(prompt.prompt_token_ids),
+            "generation_settings": generation_settings(self._ask, fields, prompt),
+            "prompt": self._prompts[number],
+            "has_new_line": "\n" in completion.text,
+            "truncated": finished.truncated or prompt.truncated,
+            "stop_type": stop_type,
+            "stopping_word": finished.stop_sequence,
+            "tokens_cached": statistics.prompt_token_count + statistics.generated_token_count,
+            "timings": timings(statistics),
+        }
+        if fields.n_probs and not streamed:
+            shape["completion_probabilities"] = _probabilities(fields, completion.shown)
+        if fields.report:
+            shape["statistics"] = MessageToDict(
+                statistics,
+                preserving_proto_field_name=True,
+                always_print_fields_with_no_presence=True,
+            )
+        return _selected(shape, fields.response_fields) if fields.response_fields else shape
 
 
 def _selected(shape: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
@@ -275,8 +251,10 @@ def _selected(shape: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
 _ABSENT = object()
 
 
-def _probabilities(parsed: ParsedRequest, tokens: Sequence[CommittedToken]) -> list[dict[str, Any]]:
-    after = bool(parsed.fields.post_sampling_probs)
+def _probabilities(
+    fields: CompletionFields, tokens: Sequence[CommittedToken]
+) -> list[dict[str, Any]]:
+    after = bool(fields.post_sampling_probs)
     return [_token_probability(token, after) for token in tokens]
 
 
@@ -301,23 +279,23 @@ def _probability(token_id: int, text: bytes, value: float, after: bool) -> dict[
 
 
 def generation_settings(
-    parsed: ParsedRequest, prompt: messages.GenerationStarted
+    ask: Ask, fields: CompletionFields, prompt: messages.GenerationStarted
 ) -> dict[str, Any]:
     """Return how a completion was sampled, everything resolved."""
-    fields, options = parsed.fields, parsed.requests[0].speculative
-    limit = parsed.requests[0].token_limit
-    sampling = prompt.sampling if prompt.HasField("sampling") else parsed.requests[0].sampling
+    request = ask.requests[0]
+    options, limit = request.speculative, request.token_limit
+    sampling = prompt.sampling if prompt.HasField("sampling") else request.sampling
     return {
         **sampling_settings(sampling),
         "n_ctx": prompt.context_token_count,
         "seed": prompt.seed,
-        "stop": list(parsed.requests[0].stop_sequences),
+        "stop": list(request.stop_sequences),
         "max_tokens": limit,
         "n_predict": limit,
         "n_keep": fields.n_keep or 0,
         "n_discard": 0,
         "ignore_eos": bool(fields.ignore_eos),
-        "stream": parsed.streams,
+        "stream": ask.streams,
         "n_probs": fields.n_probs or 0,
         "post_sampling_probs": bool(fields.post_sampling_probs),
         "timings_per_token": bool(fields.timings_per_token),

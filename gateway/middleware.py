@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import Failure
+from gateway.http_errors import HttpFailure
 
-Refusal = Callable[[str, Failure], Response]
+Refusal = Callable[[str, HttpFailure], Response]
 """Makes the answer to a refused request of a path."""
 
 _PORT = re.compile(r":\d*$")
@@ -99,7 +99,7 @@ class KnownHost:
         if all(is_known_host(value.decode("latin-1"), self._hosts) for value in named):
             await self._app(scope, receive, send)
             return
-        failure = Failure(403, "the Host of the request is not this server: see --http-hosts")
+        failure = HttpFailure(403, "the Host of the request is not this server: see --http-hosts")
         await self._refusal(scope["path"], failure)(scope, receive, send)
 
 
@@ -137,7 +137,7 @@ class BodyLimit:
         most, seconds = self._bounds.most, self._bounds.seconds
         reason = f"the body is longer than {most} bytes"
         if _announced_length(scope) > most:
-            await self._refusal(scope["path"], Failure(413, reason))(scope, receive, send)
+            await self._refusal(scope["path"], HttpFailure(413, reason))(scope, receive, send)
             return
         left, is_read = most, False
         deadline = asyncio.get_running_loop().time() + seconds

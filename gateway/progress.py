@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.options import StreamedFields
+from gateway.body_fields import StreamedFields
 from gateway.usage import milliseconds, timings
 from outrider.v1 import orchestrator_service_pb2 as messages
 

@@ -22,9 +22,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import errors
-from gateway.errors import Failure
-from gateway.streams import ANSWER
+from gateway import http_errors
+from gateway.event_streams import ANSWER
+from gateway.http_errors import HttpFailure
 from orchestrator.log import Entry, Log, Retention, check_key, digest_of, owned_key
 from outrider.errors import InvalidRequest, KeyReused
 
@@ -37,7 +37,7 @@ ABANDONED_SECONDS = 30.0  # that the work continues when nobody listens: a clien
 
 _REPLAYED = (b"idempotent-replayed", b"true")
 
-Refusal = Callable[[str, Failure], Response]
+Refusal = Callable[[str, HttpFailure], Response]
 
 
 def answer_log(folder: Path | None = None) -> Log:
@@ -96,12 +96,12 @@ class Repeats:
                 return
             await self._serve(key, scope, receive, send)
         except InvalidRequest as error:
-            failure = errors.failure_of(error)
+            failure = http_errors.failure_of(error)
             if isinstance(error, KeyReused):
-                failure = Failure(422, str(error), HEADER, error.reason, error.metadata)
+                failure = HttpFailure(422, str(error), HEADER, error.reason, error.metadata)
             await self._refusal(scope["path"], failure)(scope, receive, send)
         except HTTPException as error:  # the body is too long, or does not come
-            failure = Failure(error.status_code, str(error.detail))
+            failure = HttpFailure(error.status_code, str(error.detail))
             await self._refusal(scope["path"], failure)(scope, receive, send)
 
     async def _serve(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:

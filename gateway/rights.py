@@ -7,7 +7,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import page
-from gateway.errors import Failure, failure_of
+from gateway.http_errors import HttpFailure, failure_of
 from gateway.middleware import Refusal
 from outrider.access import Access, Caller, work_for
 from outrider.errors import OutriderError, Unauthenticated
@@ -56,7 +56,7 @@ class Rights:
                 return
         await self._app(scope, receive, send)
 
-    def _obstacle(self, scope: Scope) -> Failure | None:
+    def _obstacle(self, scope: Scope) -> HttpFailure | None:
         """Return why a request is refused; None, with this task working for its caller, if not."""
         peer = _peer(scope)
         caller: Caller | None = None
@@ -78,9 +78,9 @@ class Rights:
         return f"{scope['method']} {path if path in self._paths else 'another path'}"
 
 
-def _failure(error: OutriderError) -> Failure:
+def _failure(error: OutriderError) -> HttpFailure:
     if isinstance(error, Unauthenticated):
-        return Failure(401, "invalid API key: send it as Authorization: Bearer KEY")
+        return HttpFailure(401, "invalid API key: send it as Authorization: Bearer KEY")
     return failure_of(error)
 
 

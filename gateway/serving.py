@@ -17,8 +17,8 @@ from outrider.errors import InvalidConfig
 from outrider.rpc.channel import read_listen
 from outrider.rpc.security import server_context
 
-_BACKLOG = 2048
-_SEND_BYTES = 128 * 1024
+_BACKLOG = 2048  # connections that wait to be accepted, uvicorn's own number
+_SEND_BYTES = 128 * 1024  # bytes of a socket's send buffer
 
 
 class AppServer:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from gateway.options import Body, ListOf
+from gateway.body_fields import Body, ListOf
 from outrider.errors import InvalidRequest
 from outrider.grammar.json_texts import either, quoted
 from outrider.v1 import orchestrator_service_pb2 as messages

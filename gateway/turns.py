@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from gateway.gathering import Addition, Completion
+from gateway.accumulator import Addition, Completion
 from orchestrator.chat.events import CallBegun, CallEnded, Event, parse
 from orchestrator.chat.format import ChatFormat, Ids
 from orchestrator.chat.parser import ChatParser
@@ -35,7 +35,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ChatReading:
     """How completions are read: `prompt` is what the prompt already holds of the turn.
 
     `tools` are the schemas of those that may be called, by name; `single` is for at most one call.
@@ -61,7 +61,7 @@ class Reading:
 class TurnStream:
     """Follows one completion. Ids of its calls begin with `kind`, and `nonce` is of the request."""
 
-    def __init__(self, reading: Reading, choice: int, kind: str, nonce: str) -> None:
+    def __init__(self, reading: ChatReading, choice: int, kind: str, nonce: str) -> None:
         self._parser = reading.parser()
         self._ids = reading.form.ids
         self._place = (kind, nonce, choice)

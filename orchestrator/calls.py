@@ -34,7 +34,7 @@ from outrider.errors import (
     InvalidRequest,
     PeerUnavailable,
 )
-from outrider.rpc.errors import describe, read_error_info
+from outrider.rpc.statuses import describe, read_error_info
 
 _OF_THE_ENGINE = ("CountCached", "Embed", "Score", "SearchBeams")
 """Methods that nothing but a working engine answers."""

@@ -44,7 +44,7 @@ from outrider.tasks import first_of
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages
 from outrider.v1 import draft_service_pb2 as draft_messages
-from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, lesson
+from outrider.vocabulary_pieces import PeerVocabulary, VocabularyReader, lesson
 
 MOST_JOINED = 64
 """Drafts that joined, or are about to; more get RESOURCE_EXHAUSTED."""
@@ -504,7 +504,7 @@ def _read_description(answer: messages.JoinRequest) -> tuple[common.GetModelResp
     return model, template
 
 
-async def _read_vocabulary(requests: Requests, count: int) -> Vocabulary:
+async def _read_vocabulary(requests: Requests, count: int) -> PeerVocabulary:
     reader = VocabularyReader(count, _VOCABULARY_BYTES)
     while not reader.is_complete:
         piece = (await _read_answer(requests, "vocabulary")).vocabulary

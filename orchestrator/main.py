@@ -20,7 +20,7 @@ from outrider.rpc.security import make_access
 from outrider.rpc.server import Server
 
 
-class Gateway(Protocol):
+class HttpGateway(Protocol):
     """Serves HTTP in front of an orchestrator, in its event loop."""
 
     address: str
@@ -32,7 +32,7 @@ class Gateway(Protocol):
         """Listen no more, and let what is in flight finish for so long."""
 
 
-StartGateway = Callable[[Orchestrator], Awaitable[Gateway]]
+StartGateway = Callable[[Orchestrator], Awaitable[HttpGateway]]
 
 
 async def run(config: OrchestratorConfig, start_gateway: StartGateway | None = None) -> None:
@@ -45,7 +45,7 @@ async def run(config: OrchestratorConfig, start_gateway: StartGateway | None = N
     server = Server(config.server, "outrider.v1.OrchestratorService", access)
     orchestrator = Orchestrator(config, pool, access)
     register(orchestrator, server.grpc)
-    gateways: list[Gateway] = []
+    gateways: list[HttpGateway] = []
     # Before anything listens: who has had an answer may send a signal.
     server.watch_for_stop(partial(_take, orchestrator, gateways))
     await server.start()
@@ -80,7 +80,7 @@ async def run(config: OrchestratorConfig, start_gateway: StartGateway | None = N
 
 def _take(
     orchestrator: Orchestrator,
-    gateways: Sequence[Gateway],
+    gateways: Sequence[HttpGateway],
     config: OrchestratorConfig,
     names: Collection[str],
 ) -> Collection[str]:

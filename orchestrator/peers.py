@@ -28,7 +28,6 @@ from outrider.errors import (
 )
 from outrider.messages import ModelReference, PeerState, SessionParameters
 from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel, why_unreachable
-from outrider.rpc.errors import describe
 from outrider.rpc.security import (
     ANONYMOUS,
     ClientSecurity,
@@ -36,11 +35,12 @@ from outrider.rpc.security import (
     credentials_of,
     metadata_of,
 )
+from outrider.rpc.statuses import describe
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
-from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, lesson
+from outrider.vocabulary_pieces import PeerVocabulary, VocabularyReader, lesson
 
 _CALL_SECONDS = 5.0
 _ACTIVITY_SECONDS = 5.0
@@ -60,7 +60,7 @@ class Hosted:
     """
 
     model: common.GetModelResponse
-    vocabulary: Vocabulary
+    vocabulary: PeerVocabulary
 
     @property
     def reference(self) -> ModelReference:
@@ -268,7 +268,7 @@ class DialledPeer(Peer):
         else:
             self.hosted = Hosted(model, await self._list_vocabulary(model))
 
-    async def _list_vocabulary(self, model: common.GetModelResponse) -> Vocabulary:
+    async def _list_vocabulary(self, model: common.GetModelResponse) -> PeerVocabulary:
         """Return the vocabulary of the model that was described, and of no other.
 
         Raises InvalidRequest unless it has as many tokens as were announced.

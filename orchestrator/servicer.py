@@ -15,7 +15,7 @@ from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
 from outrider.access import current_caller, note_peer
 from outrider.grants import Right
-from outrider.rpc.access import peer_of
+from outrider.rpc.authorization import peer_of
 from outrider.v1 import draft_registry_service_pb2 as registry_messages
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.draft_registry_service_pb2_grpc import (

@@ -11,8 +11,8 @@ import grpc
 from outrider import tracing
 from outrider.errors import InvalidRequest, ModelChanged, OutriderError
 from outrider.messages import SessionParameters
-from outrider.rpc.errors import read_error_info
-from outrider.tracing import NOTHING, Kind, Span
+from outrider.rpc.statuses import read_error_info
+from outrider.tracing import NOTHING, TracedKind, TraceSpan
 
 _FINAL = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -106,11 +106,11 @@ class SessionStream(Protocol):
         """End the stream; the service stops its work and keeps the cache as evictable."""
 
 
-def begin_session(role: str, address: str, opening: SessionParameters) -> Span:
+def begin_session(role: str, address: str, opening: SessionParameters) -> TraceSpan:
     """Return the span of a session's stream to a service, as this side sees it."""
     return tracing.begin(
         f"{role} session",
-        Kind.CLIENT,
+        TracedKind.CLIENT,
         address=address,
         session=opening.session_id.hex()[:8],
         attempt=opening.attempt,
@@ -120,7 +120,7 @@ def begin_session(role: str, address: str, opening: SessionParameters) -> Span:
 class Stream:
     """A session's stream to a service that was dialled."""
 
-    def __init__(self, call: Any, opening: Any, span: Span = NOTHING) -> None:
+    def __init__(self, call: Any, opening: Any, span: TraceSpan = NOTHING) -> None:
         self._call = call
         self._opening = opening
         self._span = span

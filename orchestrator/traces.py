@@ -15,7 +15,7 @@ from outrider import request_scope, tracing
 from outrider.core.plan import Plan
 from outrider.errors import OutriderError
 from outrider.messages import Answer
-from outrider.tracing import Span
+from outrider.tracing import TraceSpan
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 _MOST_SINGLE = 8
@@ -64,7 +64,7 @@ _TIMES = ("draft_wait", "queue", "decode", "sample", "own_draft", "network")
 class CompletionTrace:
     """The spans of one completion, over all parts of its text."""
 
-    span: Span
+    span: TraceSpan
     _count: int = 0  # answers so far, after the prompt's
     _block: _Rounds | None = None  # not a span yet
     _slowest: _Rounds | None = None  # of the block
@@ -114,7 +114,7 @@ class CompletionTrace:
             self._record("slowest round", self._slowest, block)
         self._block = self._slowest = None
 
-    def _record(self, name: str, rounds: _Rounds, parent: Span) -> Span:
+    def _record(self, name: str, rounds: _Rounds, parent: TraceSpan) -> TraceSpan:
         span = tracing.begin(name, parent=parent, at=rounds.begin)
         span.note(**rounds.attributes())
         span.end(rounds.end)
@@ -144,7 +144,7 @@ class GenerationTrace:
     def __init__(self, begin: float) -> None:
         self.span = tracing.begin("generation", at=begin)
         self._planning = tracing.begin("plan", parent=self.span, at=begin)
-        self._waiting: Span | None = None  # for a job's turn
+        self._waiting: TraceSpan | None = None  # for a job's turn
         self._completions: list[CompletionTrace] = []
 
     @classmethod
@@ -190,7 +190,7 @@ class GenerationTrace:
 
 
 @contextmanager
-def _within(span: Span) -> Iterator[None]:
+def _within(span: TraceSpan) -> Iterator[None]:
     scope = request_scope.current()
     if scope is None:
         yield

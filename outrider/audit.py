@@ -13,7 +13,7 @@ from outrider.limits import Meter
 AT_ONCE = 20
 """Lines that may come together; after that, as many in a minute."""
 
-_MOST_CHARACTERS = 128
+_MOST_CHARACTERS = 128  # characters of a name in a line of the audit log
 
 _WHERE = "outrider.audit"
 

@@ -352,7 +352,7 @@ class CostTable:
 
 
 def _bounded_log(ratio: float, times: float = 1.0) -> float:
-    """Return the logarithm of a decode's time over what was expected, within what is believed."""
+    """Return the logarithm of a decode's time over what was expected, within bounds."""
     most = times * math.log(_LARGEST_DRIFT)
     return min(most, max(-most, math.log(ratio)))
 

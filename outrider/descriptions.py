@@ -12,7 +12,7 @@ from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
 from outrider.wire import IDENTITY_BYTES, at_least, read_ids
 
-MAX_VOCABULARY = 1 << 22
+MAX_VOCABULARY = 1 << 22  # tokens; the largest vocabularies have 256 Ki
 
 MOST_DIFFERENCES = 1024
 """Characters of what differs between two vocabularies."""
@@ -58,8 +58,8 @@ _LEAST_OF_A_MODEL = {
     "core_count": 0,
     "round_draft_token_limit": 0,
 }
-_MOST_COSTS = 256
-_MOST_KEYS = 8
+_MOST_COSTS = 256  # rows of a table of decode costs
+_MOST_KEYS = 8  # vocabularies that a peer says it knows
 _LONGEST_DECODE = 3.6e6  # milliseconds
 _LARGEST_SLOPE = 1e6  # microseconds a token
 

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider import noise
+from outrider.errors import InvalidRequest
+from outrider.sampling import SamplingParameters
 
 MAX_WEIGHT = 65535
 """The largest integer weight of the form that goes over the wire."""
@@ -217,3 +219,48 @@ def quantised(distribution: Distribution, support: int, tail: float) -> Distribu
     count = min(enough, support, int(np.count_nonzero(weights)))
     scaled = np.floor(weights[:count] / weights[0] * MAX_WEIGHT + 0.5)
     return Distribution(distribution.token_ids[order[:count]], np.maximum(scaled, 1.0))
+
+
+# --- of a row of logits ---
+
+
+def distribution_of(row: NDArray[np.float32], parameters: SamplingParameters) -> Distribution:
+    """Return the distribution of a row of logits, float32[vocabulary].
+
+    The chain is llama.cpp's (top-k, top-p, min-p, temperature), written
+    anew for those who hold no model: the orchestrator in LOGITS form and the
+    toy model. Equal logits rank by lowest id. Raises InvalidRequest where the
+    parameters ask for more than these four.
+    """
+    more = parameters.beyond_basic()
+    if more:
+        raise InvalidRequest(more[0], "needs the target's own sampler chain")
+    if parameters.greedy:
+        return certain(int(row.argmax()))
+    order = _top(row, parameters.top_k)
+    logits = row[order]
+    keep = min(_top_p(logits, parameters.top_p), _min_p(logits, parameters.min_p))
+    return from_logits(order[:keep], logits[:keep] / np.float32(parameters.temperature))
+
+
+def _top(row: NDArray[np.float32], count: int) -> NDArray[np.int32]:
+    """Return the ids of the `count` largest logits, largest first; 0 means all."""
+    order = np.argsort(-row, kind="stable").astype(np.int32)
+    return order[:count] if count else order
+
+
+def _top_p(logits: NDArray[np.float32], top_p: float) -> int:
+    """Return how many of the sorted logits reach the mass `top_p`."""
+    if top_p >= 1.0:
+        return len(logits)
+    weights = np.exp(logits.astype(np.float64) - float(logits[0]))
+    mass = np.cumsum(weights)
+    return int(np.searchsorted(mass, np.float32(top_p) * mass[-1])) + 1
+
+
+def _min_p(logits: NDArray[np.float32], min_p: float) -> int:
+    """Return how many of the sorted logits reach `min_p` times the best probability."""
+    if min_p <= 0.0:
+        return len(logits)
+    floor = logits[0] + np.float32(math.log(min_p))
+    return int(np.count_nonzero(logits >= floor))

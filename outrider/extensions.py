@@ -20,6 +20,6 @@ def load_extensions(group: str) -> dict[str, Any]:
 def _load(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except Exception as error:  # whatever the code of another package does when it is imported
+    except Exception as error:  # any error of another package's import
         reason = f"{type(error).__name__}: {error}"
         return InvalidConfig(point.name, f"cannot be loaded from {point.module}: {reason}")

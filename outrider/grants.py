@@ -20,20 +20,20 @@ from hashlib import sha256
 from typing import Any
 
 from outrider.errors import InvalidRequest, PermissionDenied
-from outrider.limits import NO_LIMITS, Limits
+from outrider.limits import NO_LIMITS, TokenLimits
 
-LEAST_TOKEN = 16
+LEAST_TOKEN = 16  # characters of a token
 MOST_TOKEN = 4096  # gRPC takes 16 KiB of metadata
 MOST_GRANTS = 1024
 """Every one of them is compared with what a caller shows."""
 
-MOST_BYTES = 8 << 20
+MOST_BYTES = 8 << 20  # bytes of a file of tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PLACE = re.compile(r"\(at (line \d+, column \d+|end of document)\)")
 _LIMITS = ("generations", "tokens_per_minute", "requests_per_minute")
 _KEYS = ("token", "sha256", "rights", *_LIMITS)
-_MOST = 1_000_000_000
+_MOST = 1_000_000_000  # the highest limit that a token may have
 
 
 class Right(StrEnum):
@@ -54,7 +54,7 @@ class Grant:
     name: str
     digest: bytes
     rights: frozenset[Right] = ALL_RIGHTS
-    limits: Limits = NO_LIMITS
+    limits: TokenLimits = NO_LIMITS
 
     def allows(self, right: Right) -> bool:
         """Return whether it has a right; an operator may what a client may."""
@@ -124,7 +124,9 @@ def _read_grant(name: str, table: Any) -> Grant:
         name=name,
         digest=_read_digest(place, table),
         rights=_read_rights(place, table),
-        limits=Limits(**{key: _read_limit(f"{place}.{key}", table.get(key)) for key in _LIMITS}),
+        limits=TokenLimits(
+            **{key: _read_limit(f"{place}.{key}", table.get(key)) for key in _LIMITS}
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """How much a named token may ask for: in flight, and in a minute. Pure: the time is an argument.
 
 What is counted by the minute drains steadily: with 60 a minute one more is free after each second,
-and after a quiet minute 60 may come at once. Tokens are counted as they are written, so a text may
+and after an idle minute 60 may come at once. Tokens are counted as they are written, so a text may
 take its holder beyond the limit; the next one then waits until that has drained.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from outrider.errors import LimitReached
 
-MINUTE = 60.0
+MINUTE = 60.0  # s; over which a rate is counted
 IN_FLIGHT_RETRY = 1.0
 """Seconds after which to ask again where only the end of a generation makes room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TokenLimits:
     """What a token may ask for; None: as much as there is."""
 
     generations: int | None = None  # completions in flight, of streams and of jobs
@@ -25,7 +25,7 @@ class Limits:
     requests_per_minute: int | None = None  # calls, HTTP requests
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = TokenLimits()
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Ledger:
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
 
-    def count_request(self, name: str, limits: Limits, now: float) -> None:
+    def count_request(self, name: str, limits: TokenLimits, now: float) -> None:
         """Count a request. Raises LimitReached, and counts nothing, if it is one too many."""
         most = limits.requests_per_minute
         if most is None:
@@ -73,7 +73,7 @@ class Ledger:
             raise LimitReached("requests_per_minute", most, wait)
         meter.level += 1.0
 
-    def begin(self, name: str, limits: Limits, count: int, now: float) -> None:
+    def begin(self, name: str, limits: TokenLimits, count: int, now: float) -> None:
         """Count so many completions as in flight. Raises LimitReached, and counts nothing."""
         account = self._of(name)
         most = limits.generations
@@ -82,7 +82,7 @@ class Ledger:
         self.check_tokens(name, limits, now)
         account.in_flight += count
 
-    def check_tokens(self, name: str, limits: Limits, now: float) -> None:
+    def check_tokens(self, name: str, limits: TokenLimits, now: float) -> None:
         """Raise LimitReached if the tokens of this minute are used."""
         most = limits.tokens_per_minute
         if most is not None:
@@ -94,7 +94,7 @@ class Ledger:
         """Count so many completions as over."""
         self._of(name).in_flight -= count
 
-    def spend(self, name: str, limits: Limits, token_count: int, now: float) -> None:
+    def spend(self, name: str, limits: TokenLimits, token_count: int, now: float) -> None:
         """Count tokens, whether there is room for them or not."""
         most = limits.tokens_per_minute
         if most is not None:

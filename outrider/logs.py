@@ -114,8 +114,8 @@ def _visible(value: Any) -> Any:
     return "\n".join(each if each.isprintable() else repr(each)[1:-1] for each in value.split("\n"))
 
 
-_MOST_LINES = 4096
-_LAST_SECONDS = 2.0
+_MOST_LINES = 4096  # lines that wait for a slow reader of the log; later ones are dropped
+_LAST_SECONDS = 2.0  # s; for the lines that wait when the process ends
 
 
 class BackgroundLines(logging.Handler):

@@ -295,7 +295,7 @@ class Round:
     prefix: Span
     draft: Sequence[int]
     form: Form
-    is_ahead: bool = False  # sent before the answer that it rests on
+    is_ahead: bool = False  # sent before the answer that it depends on
     survivals: bytes = b""  # of the draft tokens, in 1/255; lets the target verify fewer
     mirostat_mu: float | None = None  # after the prefix; None at the start and without mirostat
     continue_count: int = 0  # after the prefix, the target may write so many tokens by itself

@@ -24,12 +24,12 @@ from opentelemetry.trace import (
 from opentelemetry.trace.span import TraceState
 
 import outrider
-from outrider.tracing import Kind, Value
+from outrider.tracing import TracedKind, Value
 
 _KINDS = {
-    Kind.INTERNAL: SpanKind.INTERNAL,
-    Kind.SERVER: SpanKind.SERVER,
-    Kind.CLIENT: SpanKind.CLIENT,
+    TracedKind.INTERNAL: SpanKind.INTERNAL,
+    TracedKind.SERVER: SpanKind.SERVER,
+    TracedKind.CLIENT: SpanKind.CLIENT,
 }
 _CLOCK_STEP = 50_000_000
 """Nanoseconds that the clock of the day may differ from what it was thought to be."""
@@ -51,12 +51,12 @@ class OtlpTracer:
         self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(_exporter(endpoint)))
         self._tracer = self._provider.get_tracer("outrider", outrider.__version__)
-        self._clock = _Clock()
+        self._clock = _DayClock()
 
     def begin(
         self,
         name: str,
-        kind: Kind,
+        kind: TracedKind,
         parent: tuple[str, str],
         at: float | None,
         attributes: dict[str, Value],
@@ -79,7 +79,7 @@ class OtlpTracer:
 class _OtlpSpan:
     """A span of OpenTelemetry's."""
 
-    def __init__(self, span: Span, clock: _Clock) -> None:
+    def __init__(self, span: Span, clock: _DayClock) -> None:
         self._span = span
         self._clock = clock
         self._is_over = False
@@ -106,7 +106,7 @@ class _OtlpSpan:
         self._span.end(self._clock.nanoseconds(at))
 
 
-class _Clock:
+class _DayClock:
     """Turns times of the performance counter into times of the day, whose clock may be set."""
 
     def __init__(self) -> None:

@@ -25,8 +25,8 @@ ANY_PORT = "127.0.0.1:0"
 
 _GRACE_SECONDS = 2.0  # for what is in flight when a service is stopped
 _STOP_SECONDS = 3.0  # a service that takes longer is killed
-_SETTLE_SECONDS = 0.2
-_LINE_BYTES = 1 << 20
+_SETTLE_SECONDS = 0.2  # s; for others to fail too, after one process has
+_LINE_BYTES = 1 << 20  # bytes of a line that a process writes
 _ERROR_PREFIX = "outrider: "
 
 

@@ -21,8 +21,8 @@ TRACE_RESPONSE = "traceresponse"
 CARRIED = (REQUEST_ID, TRACE_PARENT, TRACE_STATE)
 """Headers over HTTP, metadata over gRPC."""
 
-MOST_ID = 128
-_MOST_STATE = 512
+MOST_ID = 128  # characters of a request's id
+_MOST_STATE = 512  # characters of `tracestate`, as W3C has it
 
 _ID = re.compile(rf"[!-~]{{1,{MOST_ID}}}")
 _STATE = re.compile(rf"[ -~]{{1,{_MOST_STATE}}}")

@@ -1,26 +1,26 @@
-"""The sampling parameters as a value, checked, and the distribution they give a row of logits."""
+"""The sampling parameters as a value, checked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from enum import Enum
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from outrider.distribution import Distribution, certain, from_logits
 from outrider.errors import InvalidRequest
+from outrider.option_fields import option
 
-MAX_TEMPERATURE = 1000.0
+MAX_TEMPERATURE = 1000.0  # beyond, a distribution is flat
 MAX_BIAS = 1e6
 """The largest finite bias: more would leave the range of a float once divided by a temperature."""
 
-MAX_BIASES = 4096
-MAX_BREAKERS = 16
+MAX_BIASES = 4096  # biased tokens of one request
+MAX_BREAKERS = 16  # texts at which DRY ends a repetition
 BREAKER_BYTES = 40
 """llama.cpp's own limit on a text that ends what DRY counts as one repetition."""
+
+_INT32 = 2**31 - 1
 
 _NEAR_ZERO = 1e-5
 """Below this temperature the distribution is greedy: logits divided by less would overflow."""
@@ -66,21 +66,59 @@ SCORING = frozenset({Stage.PENALTIES, Stage.DRY})
 _KEEP_THE_BEST = {Stage.TOP_N_SIGMA, Stage.TOP_K, Stage.TOP_P, Stage.MIN_P}
 
 
-def _real(default: float, low: float, high: float) -> float:
-    """Return the field of a number in [low, high]."""
-    made: float = field(default=default, metadata={"low": low, "high": high, "whole": False})
-    return made
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingNumbers:
+    """The numbers of how to sample; the defaults are llama.cpp's.
+
+    Messages, HTTP bodies, the page, JSON-RPC and the options of commands have them under these
+    names and take what is in these ranges.
+    """
+
+    temperature: float = option(0.8, "0: greedy.", low=0, high=MAX_TEMPERATURE)
+    dynatemp_range: float = option(
+        0.0,
+        "The temperature moves so far, with the entropy; 0: off.",
+        low=0,
+        high=MAX_TEMPERATURE,
+    )
+    dynatemp_exponent: float = option(1.0, "How it follows the entropy.", low=0, high=100)
+    top_k: int = option(40, "0: off.", low=0, high=_INT32)
+    top_p: float = option(0.95, "1: off.", low=0, high=1)
+    min_p: float = option(0.05, "0: off.", low=0, high=1)
+    top_n_sigma: float = option(-1.0, "-1: off.", low=-1, high=1e6)  # off unless above 0
+    tfs_z: float = option(1.0, "Tail-free sampling; 1: off.", low=0, high=1)
+    xtc_probability: float = option(0.0, "0: off.", low=0, high=1)
+    xtc_threshold: float = option(0.1, "The probability of a top choice.", low=0, high=1)
+    typical_p: float = option(1.0, "1: off.", low=0, high=1)
+    repeat_last_n: int = option(
+        64, "Tokens that penalties look at; -1: the context.", low=-1, high=_INT32
+    )
+    repeat_penalty: float = option(1.0, "1: off.", low=1e-3, high=1e3)
+    presence_penalty: float = option(0.0, "0: off.", low=-1e3, high=1e3)
+    frequency_penalty: float = option(0.0, "0: off.", low=-1e3, high=1e3)
+    dry_multiplier: float = option(0.0, "0: off.", low=0, high=1e3)
+    dry_base: float = option(1.75, "Below 1: off.", low=0, high=1e3)
+    dry_allowed_length: int = option(2, "Longer repetitions cost.", low=0, high=_INT32)
+    dry_penalty_last_n: int = option(
+        -1, "Tokens that DRY looks at; -1: the context.", low=-1, high=_INT32
+    )
+    mirostat: int = option(0, "1 or 2, its version; 0: off.", low=0, high=2)
+    mirostat_tau: float = option(5.0, "The surprise to aim at, in bits.", low=0, high=100)
+    mirostat_eta: float = option(0.1, "How fast it is corrected.", low=0, high=1)
+    min_keep: int = option(
+        0,
+        "Tokens that top-p, min-p, typical-p, tail-free and XTC leave at least.",
+        low=0,
+        high=_INT32,
+    )
 
 
-def _whole(default: int, low: int, high: int = 2**31 - 1) -> int:
-    """Return the field of a whole number in [low, high]."""
-    made: int = field(default=default, metadata={"low": low, "high": high, "whole": True})
-    return made
+NUMBERS = tuple(each.name for each in fields(SamplingNumbers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParameters:
-    """How a row of logits becomes a distribution; the defaults are llama.cpp's.
+class SamplingParameters(SamplingNumbers):
+    """How a row of logits becomes a distribution.
 
     The grammar masks the row before everything else. Then follow
     `logit_bias` and the `stages`. With mirostat they are the penalties that
@@ -88,40 +126,15 @@ class SamplingParameters:
     value is outside its range or not a number.
     """
 
-    temperature: float = _real(0.8, 0.0, MAX_TEMPERATURE)
-    dynatemp_range: float = _real(0.0, 0.0, MAX_TEMPERATURE)
-    """By so much the temperature moves, with the entropy."""
-    dynatemp_exponent: float = _real(1.0, 0.0, 100.0)
-    top_k: int = _whole(40, 0)
-    top_p: float = _real(0.95, 0.0, 1.0)
-    min_p: float = _real(0.05, 0.0, 1.0)
-    top_n_sigma: float = _real(-1.0, -1.0, 1e6)  # off unless above 0
-    tfs_z: float = _real(1.0, 0.0, 1.0)
-    xtc_probability: float = _real(0.0, 0.0, 1.0)
-    xtc_threshold: float = _real(0.1, 0.0, 1.0)
-    typical_p: float = _real(1.0, 0.0, 1.0)
-    repeat_last_n: int = _whole(64, -1)  # tokens that penalties look at; -1 is the context
-    repeat_penalty: float = _real(1.0, 1e-3, 1e3)
-    presence_penalty: float = _real(0.0, -1e3, 1e3)
-    frequency_penalty: float = _real(0.0, -1e3, 1e3)
     penalize_newline: bool = True
-    dry_multiplier: float = _real(0.0, 0.0, 1e3)
-    dry_base: float = _real(1.75, 0.0, 1e3)
-    dry_allowed_length: int = _whole(2, 0)
-    dry_penalty_last_n: int = _whole(-1, -1)  # -1 is the context
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat: int = _whole(0, 0, 2)  # 1 and 2 are its versions
-    mirostat_tau: float = _real(5.0, 0.0, 100.0)
-    mirostat_eta: float = _real(0.1, 0.0, 1.0)
-    min_keep: int = _whole(0, 0)
-    """Tokens that top-p, min-p, typical-p, tail-free and XTC leave at least."""
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added); -inf: never
     grammar: str = ""  # GBNF
     stages: tuple[Stage, ...] = DEFAULT_STAGES
 
     def __post_init__(self) -> None:
-        for each in _NUMBERS:
-            _check(each.name, getattr(self, each.name), **each.metadata)
+        for each in fields(SamplingNumbers):
+            _check(each, getattr(self, each.name))
         _check_breakers(self.dry_sequence_breakers)
         check_biases(self.logit_bias)
         if "\0" in self.grammar:
@@ -217,17 +230,12 @@ class SamplingParameters:
         return effective + [stage.name.lower() for stage in stages]
 
 
-_NUMBERS = tuple(each for each in fields(SamplingParameters) if each.metadata)
-
-NUMBERS = tuple(each.name for each in _NUMBERS)
-"""The numbers among the parameters; messages, HTTP bodies and CLI options call them the same."""
-
-
-def _check(name: str, value: float, low: float, high: float, whole: bool) -> None:
+def _check(number: Field[Any], value: float) -> None:
+    low, high = number.metadata["low"], number.metadata["high"]
     if not low <= value <= high:
-        raise InvalidRequest(name, f"must be in [{low:g}, {high:g}], not {value!r}")
-    if whole and value != int(value):
-        raise InvalidRequest(name, f"must be a whole number, not {value!r}")
+        raise InvalidRequest(number.name, f"must be in [{low:g}, {high:g}], not {value!r}")
+    if isinstance(number.default, int) and value != int(value):
+        raise InvalidRequest(number.name, f"must be a whole number, not {value!r}")
 
 
 def _check_breakers(breakers: Sequence[str]) -> None:
@@ -256,45 +264,3 @@ def check_biases(biases: Sequence[tuple[int | str, float]]) -> None:
 
 
 GREEDY = SamplingParameters(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-
-
-def distribution_of(row: NDArray[np.float32], parameters: SamplingParameters) -> Distribution:
-    """Return the distribution of a row of logits, float32[vocabulary].
-
-    The chain is llama.cpp's (top-k, top-p, min-p, temperature), written
-    anew for those who hold no model: the orchestrator in LOGITS form and the
-    toy model. Equal logits rank by lowest id. Raises InvalidRequest where the
-    parameters ask for more than these four.
-    """
-    more = parameters.beyond_basic()
-    if more:
-        raise InvalidRequest(more[0], "needs the target's own sampler chain")
-    if parameters.greedy:
-        return certain(int(row.argmax()))
-    order = _top(row, parameters.top_k)
-    logits = row[order]
-    keep = min(_top_p(logits, parameters.top_p), _min_p(logits, parameters.min_p))
-    return from_logits(order[:keep], logits[:keep] / np.float32(parameters.temperature))
-
-
-def _top(row: NDArray[np.float32], count: int) -> NDArray[np.int32]:
-    """Return the ids of the `count` largest logits, largest first; 0 means all."""
-    order = np.argsort(-row, kind="stable").astype(np.int32)
-    return order[:count] if count else order
-
-
-def _top_p(logits: NDArray[np.float32], top_p: float) -> int:
-    """Return how many of the sorted logits reach the mass `top_p`."""
-    if top_p >= 1.0:
-        return len(logits)
-    weights = np.exp(logits.astype(np.float64) - float(logits[0]))
-    mass = np.cumsum(weights)
-    return int(np.searchsorted(mass, np.float32(top_p) * mass[-1])) + 1
-
-
-def _min_p(logits: NDArray[np.float32], min_p: float) -> int:
-    """Return how many of the sorted logits reach `min_p` times the best probability."""
-    if min_p <= 0.0:
-        return len(logits)
-    floor = logits[0] + np.float32(math.log(min_p))
-    return int(np.count_nonzero(logits >= floor))

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_KEPT_CHUNKS = 1 << 16
-_KEPT_CHUNK_BYTES = 64
+_KEPT_CHUNKS = 1 << 16  # chunks of text whose tokens are kept
+_KEPT_CHUNK_BYTES = 64  # bytes of the longest chunk that is kept
 
 _SPACED_WORD = re.compile(rb"\s [^\s]")
 

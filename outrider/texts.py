@@ -9,8 +9,8 @@ from outrider.errors import InvalidRequest
 MAX_TEXTS = 4096
 """Texts of one call at most."""
 
-_ALWAYS_TAKEN = 1 << 20
-_NEVER_TAKEN = 8 << 20
+_ALWAYS_TAKEN = 1 << 20  # bytes of the texts of a call, at least, for any context
+_NEVER_TAKEN = 8 << 20  # bytes of the texts of a call at most, for any context
 
 
 def longest_token(texts: Iterable[bytes], names: Iterable[bytes]) -> int:

@@ -17,10 +17,10 @@ Value = str | bool | int | float
 
 SCHEMES = ("grpc", "grpcs", "http", "https")
 
-_FIRST = 8
+_FIRST = 8  # repetitions that are all recorded; of later ones the 16th, the 32nd and so on
 
 
-class Kind(Enum):
+class TracedKind(Enum):
     """Which side of a call a span is, if it is one."""
 
     INTERNAL = "internal"
@@ -28,7 +28,7 @@ class Kind(Enum):
     CLIENT = "client"
 
 
-class Span(Protocol):
+class TraceSpan(Protocol):
     """Something that takes time, until `end`."""
 
     @property
@@ -55,11 +55,11 @@ class Tracer(Protocol):
     def begin(
         self,
         name: str,
-        kind: Kind,
+        kind: TracedKind,
         parent: tuple[str, str],
         at: float | None,
         attributes: dict[str, Value],
-    ) -> Span:
+    ) -> TraceSpan:
         """Begin a span of a parent, W3C's trace parent and state, both empty for none."""
 
     def stop(self, seconds: float) -> None:
@@ -77,7 +77,7 @@ class _Nothing:
         """There is nothing to end."""
 
 
-NOTHING: Span = _Nothing()
+NOTHING: TraceSpan = _Nothing()
 """The span where nothing is traced."""
 
 _tracer: Tracer | None = None
@@ -85,12 +85,12 @@ _tracer: Tracer | None = None
 
 def begin(
     name: str,
-    kind: Kind = Kind.INTERNAL,
+    kind: TracedKind = TracedKind.INTERNAL,
     *,
-    parent: Span | None = None,
+    parent: TraceSpan | None = None,
     at: float | None = None,
     **attributes: Value,
-) -> Span:
+) -> TraceSpan:
     """Begin a span, now or at a time of the performance counter.
 
     Without a `parent` it is part of what this task's request is part of, or the root of a trace.

@@ -179,13 +179,13 @@ class Translation:
 
     def reader(
         self, prompt_count: int = 0, most: float = math.inf, own_prompt: Sequence[int] = ()
-    ) -> Reader:
+    ) -> TranslatedReader:
         """Return what reads one session's texts, whose prompt has so many tokens.
 
         It stops after more than `most` of the draft's tokens: nobody can use a longer text. With an
         `own_prompt`, the draft's own ids, it reads that in place of the text's.
         """
-        return Reader(self, prompt_count, most, own_prompt)
+        return TranslatedReader(self, prompt_count, most, own_prompt)
 
 
 class _Counterparts:
@@ -226,7 +226,7 @@ def _roles(draft: TokenTable, target: TokenTable) -> dict[int, int | None]:
     return {its: other for its, other in roles if its is not None}
 
 
-class Reader:
+class TranslatedReader:
     """Reads one session's text in the draft's tokens.
 
     The text up to the line's base is encoded anew, as the draft would meet it in a text of its own;

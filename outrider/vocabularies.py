@@ -9,12 +9,12 @@ import numpy as np
 
 from outrider.translation import ABSENT, Translation
 
-_EXAMPLES = 4
+_EXAMPLES = 4  # differing tokens that a message names
 _LONGEST_EXAMPLE = 24  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class VocabularyComparison:
     """Two vocabularies beside each other. Tokens are equal that add the same bytes to a text."""
 
     target_count: int
@@ -49,13 +49,13 @@ class Comparison:
         return said
 
 
-def compare(translation: Translation) -> Comparison:
+def compare(translation: Translation) -> VocabularyComparison:
     """Return what two vocabularies have in common and what not."""
     draft, target, to_target = translation.draft, translation.target, translation.to_target
     is_shared = to_target != ABSENT
     is_same = to_target == np.arange(len(to_target))
     texts = draft.texts
-    return Comparison(
+    return VocabularyComparison(
         target_count=len(target.texts),
         draft_count=len(texts),
         shared_count=translation.shared_count,

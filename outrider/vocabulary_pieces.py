@@ -21,13 +21,13 @@ LESSON_BYTES = 64 << 20
 LESSON_TOKENS = 1 << 20
 """Of a vocabulary that a draft is sent, at most."""
 
-KEY_BYTES = 32
+KEY_BYTES = 32  # bytes of a SHA-256
 
-_TOKENS_PER_MESSAGE = 4096
+_TOKENS_PER_MESSAGE = 4096  # tokens of one message of a vocabulary
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class PeerVocabulary:
     """A peer's token table: what each id adds to a text, and what it is named."""
 
     texts: list[bytes]
@@ -66,7 +66,7 @@ class VocabularyReader:
             wrong = f"more than {self._count} tokens of usual length"
             raise InvalidRequest("vocabulary", wrong)
 
-    def finish(self) -> Vocabulary:
+    def finish(self) -> PeerVocabulary:
         """Return the whole. Raises InvalidRequest unless all tokens came."""
         texts, names = self._texts, self._names
         if not self.is_complete:
@@ -74,10 +74,10 @@ class VocabularyReader:
             raise InvalidRequest("vocabulary", wrong)
         silent = [(name, i) for i, name in enumerate(names) if not texts[i]]
         control_ids = {name.decode("utf-8", "replace"): i for name, i in silent}
-        return Vocabulary(texts, names, control_ids, longest_token(texts, names))
+        return PeerVocabulary(texts, names, control_ids, longest_token(texts, names))
 
 
-def vocabulary_key(described: common.Vocabulary, vocabulary: Vocabulary) -> bytes:
+def vocabulary_key(described: common.Vocabulary, vocabulary: PeerVocabulary) -> bytes:
     """Return what names a vocabulary to drafts; another one has another.
 
     All of it is in there: a draft that was taught by one caller is asked by others.
@@ -92,7 +92,7 @@ def _digest(parts: Sequence[bytes]) -> bytes:
 
 
 def lesson(
-    key: bytes, described: common.Vocabulary, vocabulary: Vocabulary
+    key: bytes, described: common.Vocabulary, vocabulary: PeerVocabulary
 ) -> Iterator[draft.LearnVocabularyRequest]:
     """Yield the messages that a vocabulary is sent in."""
     introduction = draft.VocabularyIntroduction(key=key, vocabulary=described)
@@ -106,7 +106,7 @@ def lesson(
         yield draft.LearnVocabularyRequest(tokens=tokens)
 
 
-def token_table(described: common.Vocabulary, vocabulary: Vocabulary) -> TokenTable:
+def token_table(described: common.Vocabulary, vocabulary: PeerVocabulary) -> TokenTable:
     """Return a vocabulary as a translation takes it."""
 
     def known(token_id: int) -> int | None:

@@ -48,10 +48,10 @@ from outrider.wire_checks import check_log_probabilities, read_text, within
 at_least, read_ids = wire_checks.at_least, wire_checks.read_ids
 """What others need of the checks beside the messages."""
 
-SESSION_ID_BYTES = 16
+SESSION_ID_BYTES = 16  # bytes of a random session id
 IDENTITY_BYTES = 32  # of a model: a SHA-256
-MAX_MODEL_NAME = 256
-MAX_END_IDS = 1024
+MAX_MODEL_NAME = 256  # characters of a model's name
+MAX_END_IDS = 1024  # tokens that end a text
 Member = TypeVar("Member", bound=Enum)
 
 

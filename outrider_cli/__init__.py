@@ -22,7 +22,7 @@ _HOSTS = {"target", "draft"}
 """Roles whose process holds a model."""
 
 
-_INTERRUPTED = 130
+_INTERRUPTED = 130  # exit code after Ctrl-C, as of shells
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from outrider_cli.chat.command import chat
 from outrider_cli.demo.command import demo
 from outrider_cli.doctor.command import doctor
 from outrider_cli.generate.command import generate
-from outrider_cli.health import health
+from outrider_cli.health_command import health
 from outrider_cli.help import Command, Group, help_of
 from outrider_cli.services.commands import draft, orchestrator, target
 from outrider_cli.services.up import up

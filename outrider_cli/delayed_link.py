@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 16  # bytes that are carried at once
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ def on_one_machine() -> ControllerView:
 def conditions_of(
     measured: ControllerView, acceptance: float, price: RejectionCost = NO_REJECTION_COST
 ) -> Conditions:
-    """Return what a forecast rests on."""
+    """Return what a forecast depends on."""
     costs, accepted = CostTable(measured.decode_costs), min(acceptance, 0.99)
     return Conditions(
         acceptance=accepted,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_DRAWS = 1000
-_SEED = 1
-_INTERVAL = (2.5, 97.5)
+_DRAWS = 1000  # resamples of the bootstrap
+_SEED = 1  # so that the same figures give the same interval
+_INTERVAL = (2.5, 97.5)  # percentiles: an interval of 95 %
 
 
 @dataclass(frozen=True, slots=True)

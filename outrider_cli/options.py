@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 
 import typer
 
+from outrider.model_service.config import ModelOptions
+from outrider.option_fields import flag_of
+from outrider.sampling import NUMBERS, SamplingNumbers, SamplingParameters, read_stages
 from outrider_cli.drafting import DraftingOptions
 
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
-    from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity
     from outrider.rpc.server import ServerConfig
 
@@ -46,81 +48,6 @@ class Prefix:
 
     word: str = ""
     panel: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOptions:
-    """How to run a model."""
-
-    alias: Annotated[str, typer.Option(help="The name that others see; else the file's.")] = ""
-    n_gpu_layers: Annotated[
-        int, typer.Option(help="Layers on the GPU; -1: all, if llama.cpp was built for one.")
-    ] = -1
-    main_gpu: Annotated[int, typer.Option(help="Above 0: the one GPU to use; else all.")] = 0
-    tensor_split: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Proportions of the model per GPU.")
-    ] = ""
-    threads: Annotated[
-        int, typer.Option(help="Threads; 0: as many as affinity and quota allow.")
-    ] = 0
-    threads_batch: Annotated[
-        int, typer.Option(help="Threads of a decode of several tokens; 0: the same.")
-    ] = 0
-    batch: Annotated[int, typer.Option(help="Tokens of one decode at most.")] = 512
-    context: Annotated[
-        int, typer.Option("--ctx", help="Tokens of a session; 0: as trained, at most 4096.")
-    ] = 0
-    sessions: Annotated[int, typer.Option(help="Sessions with a cache at the same time.")] = 4
-    numa: Annotated[str, typer.Option(metavar="MODE", help="distribute, isolate or numactl.")] = ""
-    no_mmap: Annotated[bool, typer.Option("--no-mmap", help="Read the file, do not map it.")] = (
-        False
-    )
-    mmap: Annotated[
-        bool, typer.Option("--mmap", help="Map the file, even where reading is faster.")
-    ] = False
-    mlock: Annotated[bool, typer.Option("--mlock", help="Keep the weights in memory.")] = False
-    cache_type_k: Annotated[
-        str, typer.Option(metavar="TYPE", help="Keys of the cache: f16, f32, q8_0, ...")
-    ] = "f16"
-    cache_type_v: Annotated[
-        str, typer.Option(metavar="TYPE", help="Values of the cache: f16, f32, q8_0, ...")
-    ] = "f16"
-    kv_cache: Annotated[
-        str, typer.Option(metavar="KIND", help="pool, streams, or auto: as measured.")
-    ] = ""
-    flash_attention: Annotated[
-        str, typer.Option(metavar="MODE", help="on, off, or auto: as measured.")
-    ] = ""
-    cpu_kernels: Annotated[
-        str, typer.Option(metavar="NAME", help="Kernels such as zen4; else the best for the file.")
-    ] = ""
-    swa_full: Annotated[
-        bool, typer.Option("--swa-full", help="Keep all of a sliding window's cache.")
-    ] = False
-    snapshots: Annotated[
-        int, typer.Option(metavar="N", help="States kept for rollback, where recurrent.")
-    ] = 4
-    nice: Annotated[int, typer.Option(help="Give way to other processes; 19 most.")] = 0
-    embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Answer requests for embeddings too.")
-    ] = False
-    numerics: Annotated[
-        str,
-        typer.Option(
-            metavar="PROFILE", help="exact: equal bits; native: fastest; auto: exact where free."
-        ),
-    ] = ""
-
-    def config(self, model: Path) -> ModelConfig:
-        """Return the configuration of a service. Raises InvalidConfig."""
-        from outrider.errors import InvalidConfig
-        from outrider.model_service.config import ModelConfig
-
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        reads, maps = values.pop("no_mmap"), values.pop("mmap")
-        if reads and maps:
-            raise InvalidConfig("mmap", "goes with --no-mmap as little as yes with no")
-        return ModelConfig(model=model, mmap=maps if reads or maps else None, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,38 +212,12 @@ class ClientOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
+class SamplingOptions(SamplingNumbers):
     """How to sample; every default is llama.cpp's."""
 
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.8
-    top_k: Annotated[int, typer.Option(help="0: off.")] = 40
-    top_p: Annotated[float, typer.Option(help="1: off.")] = 0.95
-    min_p: Annotated[float, typer.Option(help="0: off.")] = 0.05
-    typical_p: Annotated[float, typer.Option(help="1: off.")] = 1.0
-    top_n_sigma: Annotated[float, typer.Option(help="-1: off.")] = -1.0
-    tfs_z: Annotated[float, typer.Option(help="Tail-free sampling; 1: off.")] = 1.0
-    min_keep: Annotated[int, typer.Option(help="Tokens that the cuts leave at least.")] = 0
-    xtc_probability: Annotated[float, typer.Option(help="0: off.")] = 0.0
-    xtc_threshold: Annotated[float, typer.Option(help="The probability of a top choice.")] = 0.1
-    dynatemp_range: Annotated[
-        float, typer.Option(help="The temperature moves so far, with the entropy; 0: off.")
-    ] = 0.0
-    dynatemp_exponent: Annotated[float, typer.Option(help="How it follows the entropy.")] = 1.0
-    repeat_last_n: Annotated[
-        int, typer.Option(help="Tokens that penalties look at; -1: the context.")
-    ] = 64
-    repeat_penalty: Annotated[float, typer.Option(help="1: off.")] = 1.0
-    presence_penalty: Annotated[float, typer.Option(help="0: off.")] = 0.0
-    frequency_penalty: Annotated[float, typer.Option(help="0: off.")] = 0.0
     no_penalize_nl: Annotated[
         bool, typer.Option("--no-penalize-nl", help="Spare newlines the penalties.")
     ] = False
-    dry_multiplier: Annotated[float, typer.Option(help="0: off.")] = 0.0
-    dry_base: Annotated[float, typer.Option(help="Below 1: off.")] = 1.75
-    dry_allowed_length: Annotated[int, typer.Option(help="Longer repetitions cost.")] = 2
-    dry_penalty_last_n: Annotated[
-        int, typer.Option(help="Tokens that DRY looks at; -1: the context.")
-    ] = -1
     dry_sequence_breaker: Annotated[
         list[str] | None,
         typer.Option(
@@ -325,9 +226,6 @@ class SamplingOptions:
             show_default="newline, colon, quote, asterisk",
         ),
     ] = None
-    mirostat: Annotated[int, typer.Option(help="1 or 2, its version; 0: off.")] = 0
-    mirostat_tau: Annotated[float, typer.Option(help="The surprise to aim at, in bits.")] = 5.0
-    mirostat_eta: Annotated[float, typer.Option(help="How fast it is corrected.")] = 0.1
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(
@@ -357,8 +255,6 @@ class SamplingOptions:
 
     def request(self) -> dict[str, Any]:
         """Return the arguments of client.GenerateOptions. Raises InvalidRequest."""
-        from outrider.sampling import NUMBERS, SamplingParameters, read_stages
-
         known: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
         if self.dry_sequence_breaker is not None:
             texts = [text for text in self.dry_sequence_breaker if text != "none"]
@@ -489,7 +385,7 @@ def arguments(group: Group) -> list[str]:
 
 def flags(kind: type[ModelOptions]) -> list[str]:
     """Return the names of a group's options."""
-    return [_flag(name, field.info).removeprefix("--") for name, field in _options(kind).items()]
+    return [flag_of(each).removeprefix("--").partition("/")[0] for each in fields(kind)]
 
 
 # --- from groups to options ---
@@ -556,7 +452,11 @@ def _options(kind: Any) -> dict[str, _Field]:
     hints = get_type_hints(kind, include_extras=True)
     found = {}
     for field in fields(kind):
-        own, info = get_args(hints[field.name])
+        if field.metadata:
+            own, said = hints[field.name], field.metadata
+            info = typer.Option(flag_of(field), help=said["help"], metavar=said["metavar"] or None)
+        else:
+            own, info = get_args(hints[field.name])
         found[field.name] = _Field(own, info, field.default)
     return found
 
@@ -564,4 +464,4 @@ def _options(kind: Any) -> dict[str, _Field]:
 def _flag(name: str, info: Any, prefix: str = "") -> str:
     # In an annotation typer finds the first flag where a default would stand.
     flag = info.default if isinstance(info.default, str) else "--" + name.replace("_", "-")
-    return flag.replace("--", f"--{prefix}-", 1) if prefix else flag
+    return flag.replace("--", f"--{prefix}-") if prefix else flag

@@ -13,9 +13,9 @@ from typing import Any
 
 from outrider.client import (
     EngineTime,
-    Model,
+    ModelInfo,
     Origin,
-    Peer,
+    PeerStatus,
     SourceStatistics,
     Statistics,
     Status,
@@ -280,7 +280,7 @@ def _time(numbers: Statistics) -> list[Line]:
     ]
 
 
-def _engine(spent: EngineTime, peer: Peer | None) -> str:
+def _engine(spent: EngineTime, peer: PeerStatus | None) -> str:
     if peer is None or peer.model is None:
         return _NOTHING
     return (
@@ -370,11 +370,11 @@ def _statistics_object(numbers: Statistics) -> dict[str, Any]:
     }
 
 
-def _peers_by_role(status: Status) -> Iterator[tuple[str, Peer]]:
+def _peers_by_role(status: Status) -> Iterator[tuple[str, PeerStatus]]:
     for role in dict.fromkeys(peer.role for peer in status.peers):
         if (peer := status.peer(role)) is not None:
             yield role, peer
 
 
-def _model_object(model: Model | None) -> dict[str, Any] | None:
+def _model_object(model: ModelInfo | None) -> dict[str, Any] | None:
     return None if model is None else asdict(model)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from outrider.client import Peer, PeerState, Status
+from outrider.client import PeerState, PeerStatus, Status
 from outrider.rpc.channel import PLAIN
 from outrider_cli.render import visible
 
@@ -57,7 +57,7 @@ def _table(status: Status) -> Table:
     return table
 
 
-def _facts(peer: Peer) -> Iterator[str]:
+def _facts(peer: PeerStatus) -> Iterator[str]:
     """Yield its model, how far away it is, and what it does or why it is not used for all."""
     if peer.model is None:
         return

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from outrider.client import OutriderClient, Peer, Status
+    from outrider.client import OutriderClient, PeerStatus, Status
 
-_MOST_GENERATIONS = 20
+_MOST_GENERATIONS = 20  # generations that are listed
 _STYLES = {"ready": "green", "loading": "yellow", "connecting": "yellow"}
 
 
@@ -49,7 +49,7 @@ async def _watch(address: str, connection: ClientOptions, interval: float, once:
 
     console = Console(highlight=False)
     async with OutriderClient(address, connection.security()) as client:
-        view = View(address)
+        view = TopView(address)
         if once:
             view.note(await client.status(), time.monotonic())
             await asyncio.sleep(interval)
@@ -60,7 +60,7 @@ async def _watch(address: str, connection: ClientOptions, interval: float, once:
 
 
 async def _watch_live(
-    client: OutriderClient, view: View, console: Console, interval: float
+    client: OutriderClient, view: TopView, console: Console, interval: float
 ) -> None:
     from rich.live import Live
 
@@ -76,7 +76,7 @@ async def _watch_live(
             await asyncio.sleep(interval)
 
 
-class View:
+class TopView:
     """What is shown of an orchestrator, by its two newest states."""
 
     def __init__(self, address: str) -> None:
@@ -152,7 +152,7 @@ class View:
             )
         return table
 
-    def _busy(self, peer: Peer) -> str:
+    def _busy(self, peer: PeerStatus) -> str:
         """Return the share of the time with open streams that went into decodes since before."""
         if peer.model is None:
             return ""
@@ -217,7 +217,7 @@ def _table(*names: str) -> Table:
     return table
 
 
-def _named(peer: Peer) -> tuple[str, str, str]:
+def _named(peer: PeerStatus) -> tuple[str, str, str]:
     state = peer.state.value
     shown = f"[{_STYLES.get(state, 'red')}]{state}[/]"
     return _safe(peer.address), shown, _safe(peer.model.name if peer.model else "")
@@ -232,7 +232,7 @@ def _safe(text: str) -> str:
     return escape(visible(text))
 
 
-def _trip(peer: Peer) -> str:
+def _trip(peer: PeerStatus) -> str:
     return f"{1e3 * peer.round_trip_seconds:.1f} ms" if peer.round_trip_seconds else ""
 
 

@@ -15,7 +15,7 @@ from outrider.engine import kernels
 from outrider.engine.kernel_trial import Failed, decode_with, difference
 from outrider.engine.llama_library import cpu_plugins
 from outrider.errors import OutriderError
-from outrider_cli.doctor.probe import try_decode
+from outrider_cli.doctor.trial import try_decode
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 

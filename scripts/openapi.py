@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 def description() -> str:
     """Return the OpenAPI description as text."""
-    from gateway.app import describe
+    from gateway.routes import describe
 
     return json.dumps(describe(), indent=1, sort_keys=True) + "\n"
 

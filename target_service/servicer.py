@@ -45,7 +45,7 @@ from outrider.model_service.servicer import (
 from outrider.rpc.channel import MESSAGE_BYTES
 from outrider.sampling import SamplingParameters
 from outrider.texts import check_count, longest_token, most_bytes
-from outrider.tracing import NOTHING, Span
+from outrider.tracing import NOTHING, TraceSpan
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages
 from outrider.v1 import target_service_pb2_grpc as stubs
@@ -81,7 +81,7 @@ class _Waiting:
     is_answered: bool = False  # some were written
     news: asyncio.Event = field(default_factory=asyncio.Event)  # there are answers, or it is over
     is_watched: bool = False  # answers have to set `news`: the writer waits, or is about to
-    span: Span = NOTHING  # of few rounds; `spent` is on their answers so far
+    span: TraceSpan = NOTHING  # of few rounds; `spent` is on their answers so far
     spent: ServiceTime = field(default_factory=ServiceTime)
 
 

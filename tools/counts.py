@@ -36,7 +36,7 @@ BOUND = re.compile(
 
 REQUEST_FORMS = (
     *("GenerationFields", "ChatBody", "CompletionBody", "MessagesBody", "ResponseBody"),
-    *("CompletionFields", "ParsedRequest", "GenerateRequest", "GenerationRequest", "Plan"),
+    *("CompletionFields", "Ask", "GenerateRequest", "GenerationRequest", "Plan"),
     *("SessionParameters", "Control", "Generation", "OpenSession", "Verifier"),
     *("SamplingOptions", "DraftingOptions", "GenerateOptions"),
 )

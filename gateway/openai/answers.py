@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gateway.gathering import Addition, CommittedToken, Completion, Gathering
-from gateway.openai.requests import ParsedRequest
-from gateway.turns import Reading, TurnStream
+from gateway.accumulator import Accumulator, Addition, CommittedToken, Completion
+from gateway.openai.requests import Ask
+from gateway.turns import ChatReading, TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -54,7 +54,7 @@ class Echo:
 _NO_ECHO = Echo("")
 
 
-class Shape(Protocol):
+class ChoiceShape(Protocol):
     """One of OpenAI's endpoints: how its choices look, whole and in pieces."""
 
     @property
@@ -68,7 +68,7 @@ class Shape(Protocol):
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         """Return a whole choice."""
 
-    def silent(self, index: int) -> dict[str, Any]:
+    def empty(self, index: int) -> dict[str, Any]:
         """Return a choice that adds nothing, while its prompt is read."""
 
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
@@ -78,34 +78,36 @@ class Shape(Protocol):
         """Yield the last pieces of a choice; the last of them has the finish reason."""
 
 
-def answer(head: Head, shape: Shape, gathering: Gathering) -> dict[str, Any]:
-    """Return the answer once everything is finished."""
-    return {
-        **head.of(shape.kind, gathering.model),
-        "choices": [shape.choice(i, each) for i, each in enumerate(gathering.completions)],
-        "usage": _usage(gathering),
-        **_reports(gathering),
-    }
+class OpenAIAnswer:
+    """The answer of one of OpenAI's endpoints: chunks of choices, or all of them at once."""
 
-
-class Chunks:
-    """The chunks of a streamed answer."""
-
-    def __init__(self, head: Head, shape: Shape, parsed: ParsedRequest) -> None:
+    def __init__(self, head: Head, shape: ChoiceShape, ask: Ask) -> None:
         self._head = head
         self._shape = shape
-        self._parsed = parsed
-        self._gathering = parsed.gathering()
-        self._open = len(self._gathering.completions)
+        self._ask = ask
+        self.gathering = ask.gathering()
+        self._open = len(self.gathering.completions)
 
-    def add(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+    def whole(self) -> dict[str, Any]:
+        """Return the answer once everything is finished."""
+        gathering = self.gathering
+        return {
+            **self._head.of(self._shape.kind, gathering.model),
+            "choices": [
+                self._shape.choice(i, each) for i, each in enumerate(gathering.completions)
+            ],
+            "usage": _usage(gathering),
+            **_reports(gathering),
+        }
+
+    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
         """Yield the chunks that a message becomes."""
-        addition = self._gathering.add(prompt, response)
-        index = self._gathering.index(prompt, response)
-        timed = self._parsed.progress.timings(response)
-        read = self._parsed.progress.prompt(prompt, response)
+        addition = self.gathering.add(prompt, response)
+        index = self.gathering.index(prompt, response)
+        timed = self._ask.progress.timings(response)
+        read = self._ask.progress.prompt(prompt, response)
         if read:
-            yield self._chunk([self._shape.silent(index)]) | timed | read
+            yield self._chunk([self._shape.empty(index)]) | timed | read
         if addition is None:
             return
         for piece in self._shape.pieces(index, addition):
@@ -113,29 +115,29 @@ class Chunks:
         if response.WhichOneof("event") != "finished":
             return
         self._open -= 1
-        pieces = list(self._shape.last(index, self._gathering.completions[index]))
+        pieces = list(self._shape.last(index, self.gathering.completions[index]))
         for piece in pieces[:-1]:
             yield self._chunk([piece]) | timed
         ending = self._chunk(pieces[-1:]) | timed
-        if self._open or self._parsed.includes_usage:
+        if self._open or self._ask.includes_usage:
             yield ending
         else:
-            yield ending | _reports(self._gathering)
-        if not self._open and self._parsed.includes_usage:
-            counted = _usage(self._gathering)
-            yield self._chunk([]) | {"usage": counted} | _reports(self._gathering)
+            yield ending | _reports(self.gathering)
+        if not self._open and self._ask.includes_usage:
+            counted = _usage(self.gathering)
+            yield self._chunk([]) | {"usage": counted} | _reports(self.gathering)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        head = self._head.of(self._shape.chunk_kind, self._gathering.model)
+        head = self._head.of(self._shape.chunk_kind, self.gathering.model)
         chunk = {**head, "choices": choices}
-        return chunk | {"usage": None} if self._parsed.includes_usage else chunk
+        return chunk | {"usage": None} if self._ask.includes_usage else chunk
 
 
-def _usage(gathering: Gathering) -> dict[str, Any]:
+def _usage(gathering: Accumulator) -> dict[str, Any]:
     return usage(gathering.started, gathering.statistics, is_predicted=gathering.is_predicted)
 
 
-def _reports(gathering: Gathering) -> dict[str, Any]:
+def _reports(gathering: Accumulator) -> dict[str, Any]:
     """Return how speculation went, as llama-server and vLLM report it, of a single completion."""
     if len(gathering.completions) != 1:
         return {"metrics": None}
@@ -174,7 +176,7 @@ class TextShape:
         reason = finish_reason(_finished(completion))
         return self._choice(index, echo.text + completion.text, tokens, 0, reason)
 
-    def silent(self, index: int) -> dict[str, Any]:
+    def empty(self, index: int) -> dict[str, Any]:
         """Return a choice without text."""
         return self._choice(index, "", (), 0, None)
 
@@ -268,7 +270,7 @@ class ChatShape:
 
     wants_logprobs: bool
     nonce: str
-    reading: Reading = field(default_factory=Reading)
+    reading: ChatReading = field(default_factory=ChatReading)
     kind: str = "chat.completion"
     chunk_kind: str = "chat.completion.chunk"
     _streams: dict[int, TurnStream] = field(default_factory=dict)
@@ -293,7 +295,7 @@ class ChatShape:
             "finish_reason": "tool_calls" if turn.calls and reason == "stop" else reason,
         }
 
-    def silent(self, index: int) -> dict[str, Any]:
+    def empty(self, index: int) -> dict[str, Any]:
         """Return a choice without content."""
         return self._piece(index, {"role": "assistant", "content": None})
 

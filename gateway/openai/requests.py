@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.gathering import Gathering
-from gateway.options import (
+from gateway.accumulator import Accumulator
+from gateway.body_fields import (
     Body,
     GenerationFields,
     Int32,
@@ -28,7 +28,7 @@ from gateway.options import (
 )
 from gateway.progress import StreamProgress
 from gateway.structured import GuidedFields, constrain, constrains
-from gateway.turns import Reading
+from gateway.turns import ChatReading
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.required_calls import (
     FREE,
@@ -44,7 +44,7 @@ MOST_INPUTS = 2048
 """Texts of one embeddings request at most."""
 
 _DEFAULT_TOKENS = 16  # of /v1/completions, as OpenAI has it
-_UNTIL_THE_END = -1
+_UNTIL_THE_END = -1  # token limit: until the text ends or the context is full
 
 
 class StreamOptions(Body):
@@ -120,8 +120,14 @@ class EmbeddingBody(Body):
     dimensions: Int64 | None = None
 
 
+def chat_of(body: GenerationFields, **more: Any) -> ChatBody:
+    """Return the chat that a body of another dialect asks for, with what that calls otherwise."""
+    shared = {name: getattr(body, name) for name in GenerationFields.model_fields}
+    return ChatBody.model_construct(**shared, **more)
+
+
 @dataclass(frozen=True, slots=True)
-class ParsedRequest:
+class Ask:
     """What an HTTP request asks for: one GenerateRequest per prompt, and how to show it.
 
     `fields` are what the client sent, by which errors name what is wrong.
@@ -133,16 +139,21 @@ class ParsedRequest:
     streams: bool = False
     includes_usage: bool = False
     echoes: bool = False
-    reading: Reading = field(default_factory=Reading)
+    reading: ChatReading = field(default_factory=ChatReading)
     progress: StreamProgress = field(default_factory=StreamProgress)
 
-    def gathering(self) -> Gathering:
+    @property
+    def is_single(self) -> bool:
+        """Whether it asks for one completion."""
+        return self.choice_count * len(self.requests) == 1
+
+    def gathering(self) -> Accumulator:
         """Return where to gather the completions."""
         is_predicted = any(each.HasField("prediction") for each in self.requests)
-        return Gathering(len(self.requests), self.choice_count, is_predicted)
+        return Accumulator(len(self.requests), self.choice_count, is_predicted)
 
 
-def read_completion(body: CompletionBody) -> ParsedRequest:
+def read_completion(body: CompletionBody) -> Ask:
     """Return what /v1/completions is asked for. Raises InvalidRequest."""
     refuse(body, best_of=(body.n or 1,), suffix=("",))
     prompts = read_prompts(body.prompt)
@@ -153,7 +164,7 @@ def read_completion(body: CompletionBody) -> ParsedRequest:
     if request.HasField("logprobs"):
         request.prompt_logprobs = bool(body.echo)
     request.completion_count = check_choice_count(body.n, len(prompts))
-    return ParsedRequest(
+    return Ask(
         requests=[_with_prompt(request, prompt) for prompt in prompts],
         fields=body,
         choice_count=request.completion_count,
@@ -165,8 +176,8 @@ def read_completion(body: CompletionBody) -> ParsedRequest:
 
 
 def read_chat(
-    body: ChatBody, prompt: Sequence[int], reading: Reading | None = None, grammar: str = ""
-) -> ParsedRequest:
+    body: ChatBody, prompt: Sequence[int], reading: ChatReading | None = None, grammar: str = ""
+) -> Ask:
     """Return what /v1/chat/completions is asked for. Raises InvalidRequest.
 
     `prompt` is the rendered chat, `reading` says how the answer is read, and `grammar` is that of
@@ -179,12 +190,12 @@ def read_chat(
         ask_for_logprobs(request, top_count, after_sampling=bool(body.post_sampling_probs))
     elif body.top_logprobs:
         raise InvalidRequest("top_logprobs", "needs logprobs")
-    reading = reading or Reading()
+    reading = reading or ChatReading()
     request.control_token_names.extend(reading.form.controls)
     if grammar:
         request.sampling.grammar = grammar
     request.completion_count = check_choice_count(body.n, 1)
-    return ParsedRequest(
+    return Ask(
         requests=[_with_prompt(request, list(prompt))],
         fields=body,
         choice_count=request.completion_count,
@@ -195,7 +206,7 @@ def read_chat(
     )
 
 
-def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> Reading:
+def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> ChatReading:
     """Return how an answer after the rendered chat is read.
 
     Raises InvalidRequest for tools where it is not known how this model calls them.
@@ -214,7 +225,7 @@ def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> Reading:
         content = content[-1].get("text")
     is_answered = isinstance(content, str) and last.get("role") != "assistant"
     written = form.written(prompt, str(content) if is_answered else "")
-    return Reading(form, tools, written, single=single)
+    return ChatReading(form, tools, written, single=single)
 
 
 def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
@@ -267,7 +278,7 @@ def _required_tools(body: ChatBody) -> list[Tool]:
     return tools
 
 
-def read_required_calls(body: ChatBody, reading: Reading) -> RequiredCalls:
+def read_required_calls(body: ChatBody, reading: ChatReading) -> RequiredCalls:
     """Return what the model must call. Raises InvalidRequest. A large grammar takes its time."""
     tools = _required_tools(body)
     if not tools:

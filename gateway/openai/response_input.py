@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import Field
 
-from gateway.openai.requests import ChatBody, ResponseFormat, SchemaFormat
-from gateway.options import Body, GenerationFields, Int32, ListOf, refuse
+from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, string_in
+from gateway.openai.requests import ChatBody, ResponseFormat, SchemaFormat, chat_of
 from outrider.errors import InvalidRequest
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -164,14 +164,13 @@ def text_of_call(arguments: str) -> str:
 def read_chat(body: ResponseBody, offered: OfferedTools) -> ChatBody:
     """Return the chat to answer. Raises InvalidRequest for what is not supported."""
     refuse(body, previous_response_id=(), conversation=(), background=(False,), prompt=())
-    shared = {name: getattr(body, name) for name in GenerationFields.model_fields}
     form = body.text.format if body.text else None
     choice = body.tool_choice
     if isinstance(choice, dict):
         name = _flat(choice.get("namespace") or "", str(choice.get("name")))
         choice = {"type": "function", "function": {"name": name}}
-    return ChatBody.model_construct(
-        **shared,
+    return chat_of(
+        body,
         messages=list(_messages(body)),
         max_tokens=body.max_output_tokens,
         tools=offered.functions,
@@ -219,25 +218,18 @@ def _read_item(field: str, item: dict[str, Any]) -> dict[str, Any]:
         parts = item.get("content") or item.get("summary") or []
         return {"role": "assistant", "reasoning_content": _text_of(field, parts)}
     if kind in ("function_call", "custom_tool_call"):
-        name = _flat(item.get("namespace") or "", _string(field, item, "name"))
+        name = _flat(item.get("namespace") or "", string_in(field, item, "name"))
         if kind == "function_call":
-            arguments = _string(field, item, "arguments")
+            arguments = string_in(field, item, "arguments")
         else:
-            arguments = json.dumps({_INPUT: _string(field, item, "input")})
+            arguments = json.dumps({_INPUT: string_in(field, item, "input")})
         function = {"name": name, "arguments": arguments}
-        call = {"id": _string(field, item, "call_id"), "type": "function", "function": function}
+        call = {"id": string_in(field, item, "call_id"), "type": "function", "function": function}
         return {"role": "assistant", "tool_calls": [call]}
     if kind in ("function_call_output", "custom_tool_call_output"):
         text = _text_of(field, item.get("output"))
-        return {"role": "tool", "tool_call_id": _string(field, item, "call_id"), "content": text}
+        return {"role": "tool", "tool_call_id": string_in(field, item, "call_id"), "content": text}
     raise InvalidRequest(f"{field}.type", f"{kind!r:.40} is not supported")
-
-
-def _string(field: str, item: dict[str, Any], name: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{field}.{name}", "must be a string")
-    return value
 
 
 def _text_of(field: str, content: object) -> str:

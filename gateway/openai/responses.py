@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.gathering import Completion
+from gateway.accumulator import Addition, Completion
 from gateway.openai.answers import finish_reason
-from gateway.openai.requests import ParsedRequest
+from gateway.openai.requests import Ask
 from gateway.openai.response_input import OfferedTools, ResponseBody, text_of_call
 from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
@@ -17,47 +17,59 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     """What names an answer, and when it began."""
 
     nonce: str
     created: int
 
 
-class Events:
-    """The events of a streamed answer, numbered in their order: one item after the other.
+class ResponseAnswer:
+    """An answer as events, numbered in their order: one item after the other.
 
     A whole answer is what the last event holds.
     """
 
     def __init__(
-        self, head: Head, body: ResponseBody, offered: OfferedTools, parsed: ParsedRequest
+        self, head: ResponseHead, body: ResponseBody, offered: OfferedTools, ask: Ask
     ) -> None:
         self._head = head
         self._body = body
         self._offered = offered
-        self._gathering = parsed.gathering()
-        self._turn = TurnStream(parsed.reading, 0, "call", head.nonce)
+        self.gathering = ask.gathering()
+        self._turn = TurnStream(ask.reading, 0, "call", head.nonce)
         self._number = -1
         self._items: list[dict[str, Any]] = []
         self._text = ""  # of the last item, which is open if `_is_open`
         self._is_open = False
 
-    def add(self, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+    def whole(self) -> dict[str, Any]:
+        """Return the answer once everything is finished."""
+        (completion,) = self.gathering.completions
+        events = self._turn.add(Addition(tuple(completion.pieces), ()))
+        *_, last = self._finish(events, completion)
+        response: dict[str, Any] = last["response"]
+        return response
+
+    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
         """Yield the events that a message becomes."""
-        addition = self._gathering.add(0, response)
+        addition = self.gathering.add(prompt, response)
         if addition is None:
             begun = self._response("in_progress")
             yield self._event("response.created", response=begun)
             yield self._event("response.in_progress", response=begun)
             return
-        for event in self._turn.add(addition):
-            yield from self._show(event)
+        events = self._turn.add(addition)
         if response.WhichOneof("event") == "finished":
-            (completion,) = self._gathering.completions
-            for event in self._turn.finish(completion):
-                yield from self._show(event)
-            yield from self._end(completion)
+            yield from self._finish(events, self.gathering.completions[0])
+            return
+        for event in events:
+            yield from self._show(event)
+
+    def _finish(self, events: list[Event], completion: Completion) -> Iterator[dict[str, Any]]:
+        for event in (*events, *self._turn.finish(completion)):
+            yield from self._show(event)
+        yield from self._end(completion)
 
     def _show(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
@@ -129,7 +141,7 @@ class Events:
         if not self._items:  # it has said nothing
             yield from self._begin_text("message", {"role": "assistant"})
         yield from self._end_item(status)
-        counted = usage(self._gathering.started, self._gathering.statistics)
+        counted = usage(self.gathering.started, self.gathering.statistics)
         statistics = completion.finished.statistics
         whole = {
             **self._response(status),
@@ -160,6 +172,7 @@ class Events:
 
     def _response(self, status: str) -> dict[str, Any]:
         body = self._body
+        sampling = {name: getattr(body, name) for name in ("temperature", "top_p")}
         return {
             "id": f"resp_{self._head.nonce}",
             "object": "response",
@@ -170,13 +183,13 @@ class Events:
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
-            "model": self._gathering.model,
+            "model": self.gathering.model,
             "output": [],
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "temperature": body.temperature,
+            "temperature": sampling["temperature"],
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
-            "top_p": body.top_p,
+            "top_p": sampling["top_p"],
             "usage": None,
         }
 

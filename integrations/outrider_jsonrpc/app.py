@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.access import RequestScopes
+from gateway.access_log import RequestScopes
 from gateway.config import HttpConfig
-from gateway.errors import Failure
+from gateway.event_streams import ClientGone, until_gone
+from gateway.http_errors import HttpFailure
 from gateway.middleware import BodyBounds, BodyLimit, KnownHost
 from gateway.rights import Rights
-from gateway.streams import ClientGone, until_gone
 from outrider import logs, request_scope
 from outrider.access import Access, current_caller
 from outrider_jsonrpc.methods import Caller, LibraryRpc
@@ -38,7 +38,7 @@ def create_app(library: LibraryRpc, config: HttpConfig, refuses_pages: bool = Fa
         page = request.headers.get("Origin")
         if refuses_pages and page is not None and page not in config.cors_origins:
             message = f"with --allow-init, --cors must name the web page's origin, {page}"
-            return refusal(PATH, Failure(403, message))
+            return refusal(PATH, HttpFailure(403, message))
         headers = request.headers
         caller = Caller(
             name=headers.get("Outrider-Client", ""),
@@ -53,7 +53,7 @@ def create_app(library: LibraryRpc, config: HttpConfig, refuses_pages: bool = Fa
         except ClientGone:
             return Response(status_code=499)
         except asyncio.CancelledError:
-            return refusal(PATH, Failure(503, "the server is stopping", reason="DRAINING"))
+            return refusal(PATH, HttpFailure(503, "the server is stopping", reason="DRAINING"))
         if reply is None:
             return Response(status_code=204)
         return Response(reply, media_type="application/json")
@@ -79,7 +79,7 @@ def create_app(library: LibraryRpc, config: HttpConfig, refuses_pages: bool = Fa
     return app
 
 
-def refusal(path: str, failure: Failure) -> Response:
+def refusal(path: str, failure: HttpFailure) -> Response:
     """Return the answer to calls that were refused before they were read."""
     reason = failure.reason or ("UNAUTHENTICATED" if failure.status == 401 else "")
     error: dict[str, Any] = {"code": CODES.get(reason, OTHER_CODE), "message": failure.message}
@@ -93,7 +93,7 @@ def refusal(path: str, failure: Failure) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refusal(request.url.path, Failure(error.status_code, str(error.detail)))
+    return refusal(request.url.path, HttpFailure(error.status_code, str(error.detail)))
 
 
 def _report(method: str, error: Exception) -> str:

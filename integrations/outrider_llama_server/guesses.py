@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draft_service.local_sources import as_confidence
-from outrider.distribution import Distribution, certain, lead
+from outrider.distribution import Distribution, certain, distribution_of, lead
 from outrider.engine.guesser import Guess
 from outrider.messages import Candidates, Rule, SessionParameters
-from outrider.sampling import distribution_of
 from outrider_llama_server.answers import Said, takes_noise
 
 _UNSAID_CHANCE = 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 from draft_service.joining import Joining
 from outrider import logs
 from outrider.errors import InvalidConfig
-from outrider.rereading import Reread
+from outrider.file_values import Reread
 from outrider.rpc.server import Server
 from outrider.tasks import first_of
 from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_server

@@ -7,7 +7,7 @@ from typing import Any
 
 from draft_service.cacheless import CachelessDraft, describe
 from draft_service.servicer import Write, check_dropped, outcome
-from draft_service.translations import Lesson
+from draft_service.translations import VocabularyLesson
 from outrider.errors import ModelChanged, PeerUnavailable
 from outrider.messages import ModelReference, Order, SessionParameters
 from outrider.v1 import common_pb2 as common
@@ -58,10 +58,10 @@ class LlamaServerServicer(CachelessDraft):
                 first_token_id=first, token_texts=nameless, token_names=nameless
             )
 
-    def lesson(self) -> Lesson:
+    def lesson(self) -> VocabularyLesson:
         """Return what takes in the messages of a vocabulary."""
         self._served()
-        return Lesson(self._vocabularies)
+        return VocabularyLesson(self._vocabularies)
 
     def reference(self) -> ModelReference:
         return _reference(self._served())

@@ -12,7 +12,7 @@ from outrider.errors import InvalidRequest, PeerUnavailable, VocabularyMismatch
 from outrider.handshake import FIRST_COMPARED_ID
 from outrider.messages import VOCABULARY_SLACK
 from outrider.v1 import draft_service_pb2 as messages
-from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, vocabulary_key
+from outrider.vocabulary_pieces import PeerVocabulary, VocabularyReader, vocabulary_key
 from outrider_llama_server.answers import Served
 from outrider_llama_server.upstream import Upstream
 
@@ -89,7 +89,7 @@ class Vocabularies:
         logs.event("outrider.draft", "vocabulary compared", equal_tokens=compared.equal_count)
         return compared
 
-    async def _compare(self, target: Vocabulary, served: Served) -> Compared:
+    async def _compare(self, target: PeerVocabulary, served: Served) -> Compared:
         size = len(target.texts)
         if abs(size - served.vocabulary) > VOCABULARY_SLACK:
             raise VocabularyMismatch(

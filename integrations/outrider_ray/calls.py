@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from outrider.errors import OutriderError
-from outrider.rpc import health
+from outrider.rpc import health_check
 from outrider.rpc.channel import open_channel
 from outrider.rpc.security import ClientSecurity, metadata_of
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -88,7 +88,7 @@ class OrchestratorCalls:
         """Return once the orchestrator serves, its target loaded."""
         while True:
             try:
-                if await health.check(self._address, self._security) == "serving":
+                if await health_check.check(self._address, self._security) == "serving":
                     return
             except OutriderError:
                 pass  # it is only starting; if it ends, another task notices

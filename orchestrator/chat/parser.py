@@ -12,11 +12,11 @@ from typing import Any
 
 import regex
 
-from orchestrator.chat.calls import CallParser
 from orchestrator.chat.events import Content, Event, Mark, Thought
 from orchestrator.chat.format import HEADER, MARK, CallFormat, ChatFormat, Style
-from orchestrator.chat.reader import Steps, TextReader, ignore
-from orchestrator.chat.values import Schema
+from orchestrator.chat.reader import ChatText, Steps, ignore
+from orchestrator.chat.tool_calls import CallParser
+from orchestrator.chat.value_readers import Schema
 
 _FENCE = regex.compile(r" {0,3}(```|~~~)")
 _RECIPIENT = regex.compile(r"to=(?:functions\.)?([\w.-]+)")
@@ -40,7 +40,7 @@ class ChatParser:
         single: bool = False,
     ) -> None:
         self._form, self._tools = form, tools
-        self._reader = TextReader(form.controls)
+        self._reader = ChatText(form.controls)
         calls = form.calls if form.calls and tools else CallFormat(Style.JSON)
         show = partial(self._show, Content)
         self._calls = CallParser(self._reader, calls, tools, self._emit, show, single=single)

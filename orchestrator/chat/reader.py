@@ -26,7 +26,7 @@ class Malformed(Exception):
     """What is read is not what it should be."""
 
 
-class TextReader:
+class ChatText:
     """The text so far, and how far it is read. The names of `controls` are single characters in it.
 
     `is_cut`: a limit ended the text, and not the model.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.chat.format import ID, KEY, MARK, TYPE, CallFormat, ChatFormat, Style
-from orchestrator.chat.values import types_of
+from orchestrator.chat.value_readers import types_of
 from outrider.errors import InvalidRequest
 from outrider.grammar.formats import FORMATS
 from outrider.grammar.gbnf import read_grammar

@@ -14,8 +14,8 @@ from outrider.client.values import (
     INT32_MAX,
     Activity,
     Candidate,
+    ChatPrompt,
     ControllerView,
-    Conversation,
     Delta,
     EngineTime,
     Event,
@@ -24,19 +24,19 @@ from outrider.client.values import (
     GenerationView,
     JobFailure,
     Logprob,
-    Model,
-    Peer,
-    Piece,
-    PlainCosts,
+    ModelInfo,
+    PeerStatus,
+    PlainTimes,
     Polled,
     Position,
     RefusedDraft,
-    Report,
-    Rollback,
+    RollbackMode,
+    RoundReport,
     SourceStatistics,
     Started,
     Statistics,
     Status,
+    TextPiece,
     Token,
     check_text,
 )
@@ -93,7 +93,7 @@ def write_request(prompt: str | Sequence[int | str], options: GenerateOptions) -
     return request
 
 
-def write_chat(conversation: Conversation) -> messages.ApplyTemplateRequest:
+def write_chat(conversation: ChatPrompt) -> messages.ApplyTemplateRequest:
     """Return the message that asks to render a chat."""
     tools, variables = conversation.tools, conversation.variables
     return messages.ApplyTemplateRequest(
@@ -104,7 +104,7 @@ def write_chat(conversation: Conversation) -> messages.ApplyTemplateRequest:
     )
 
 
-def _write_conversation(conversation: Conversation | None) -> messages.Conversation | None:
+def _write_conversation(conversation: ChatPrompt | None) -> messages.Conversation | None:
     if conversation is None:
         return None
     chat, continuation = write_chat(conversation), conversation.continuation
@@ -176,7 +176,8 @@ def _read_delta(message: messages.GenerationDelta, choice: int) -> Delta:
         tuple(message.token_ids),
         tuple(_read_origin(value) for value in message.origins),
         tuple(
-            Piece(piece.text, _read_origin(piece.origin), piece.control) for piece in message.pieces
+            TextPiece(piece.text, _read_origin(piece.origin), piece.control)
+            for piece in message.pieces
         ),
         _read_report(message.report) if message.HasField("report") else None,
         tuple(_read_logprob(each) for each in message.logprobs),
@@ -193,9 +194,9 @@ def _read_logprob(message: messages.TokenLogprob) -> Logprob:
     )
 
 
-def _read_report(message: messages.RoundReport) -> Report:
+def _read_report(message: messages.RoundReport) -> RoundReport:
     return _made(
-        Report,
+        RoundReport,
         message,
         draft=tuple(read_token(token) for token in message.draft),
         target=read_token(message.target),
@@ -246,9 +247,9 @@ def read_status(message: messages.GetStatusResponse) -> Status:
     )
 
 
-def _read_peer(message: messages.PeerStatus) -> Peer:
+def _read_peer(message: messages.PeerStatus) -> PeerStatus:
     return _made(
-        Peer,
+        PeerStatus,
         message,
         state=wire.PEER_STATES.read(message.state, PeerState.UNSPECIFIED),
         model=_read_model(message.model) if message.HasField("model") else None,
@@ -257,9 +258,9 @@ def _read_peer(message: messages.PeerStatus) -> Peer:
     )
 
 
-def _read_model(message: common.GetModelResponse) -> Model:
+def _read_model(message: common.GetModelResponse) -> ModelInfo:
     return _made(
-        Model,
+        ModelInfo,
         message,
         name=message.model_name,
         vocabulary_token_count=message.vocabulary.token_count,
@@ -296,7 +297,7 @@ def _read_field(message: Any, name: str) -> Any:
     if isinstance(value, messages.EngineTime):
         return _made(EngineTime, value)
     if isinstance(value, common.PlainCosts):
-        return _made(PlainCosts, value)
+        return _made(PlainTimes, value)
     if isinstance(value, common.OwnDraft):
         return value.model_name
     if isinstance(value, common.EngineActivity):
@@ -308,5 +309,5 @@ def _read_field(message: Any, name: str) -> Any:
 
 
 # Values added later are not in here, and read as unspecified.
-_ROLLBACKS = wire.EnumNumbers("rollback", Rollback, messages.RollbackMode, "ROLLBACK_MODE_")
+_ROLLBACKS = wire.EnumNumbers("rollback", RollbackMode, messages.RollbackMode, "ROLLBACK_MODE_")
 _PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_NATIVE: "native"}

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from outrider.client.calls import OutriderClient
+from outrider.client.asynchronous import OutriderClient
 from outrider.client.values import Event, GenerateOptions, Polled, Started, Status, Token
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 

@@ -24,7 +24,7 @@ class Detail(Enum):
     CANDIDATES = 2
 
 
-class Rollback(Enum):
+class RollbackMode(Enum):
     """How the model services learn of a rejection."""
 
     SPAN = "span"  # with the next message
@@ -32,7 +32,7 @@ class Rollback(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class ChatPrompt:
     """What a prompt was rendered from; the arguments of `apply_template`."""
 
     chat: Sequence[Mapping[str, Any]]
@@ -81,9 +81,9 @@ class GenerateOptions:
     verification: Verification | None = None  # under the rejection rule
     drafters: frozenset[str] | None = None  # None: the orchestrator's
     draft_template: DraftTemplate | None = None  # in which a draft reads the conversation
-    conversation: Conversation | None = None  # what the prompt was rendered from
+    conversation: ChatPrompt | None = None  # what the prompt was rendered from
     rows: Form | None = None
-    rollback: Rollback | None = None
+    rollback: RollbackMode | None = None
     detail: Detail = Detail.NOTHING
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class GenerateOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """A run of whole characters and the origin of the token that completed it."""
 
     text: str
@@ -135,7 +135,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class RoundReport:
     """What one round verified, from 1, and what came of it."""
 
     round: int
@@ -189,8 +189,8 @@ class Delta:
 
     token_ids: tuple[int, ...]
     origins: tuple[Origin, ...]
-    pieces: tuple[Piece, ...]
-    report: Report | None = None
+    pieces: tuple[TextPiece, ...]
+    report: RoundReport | None = None
     logprobs: tuple[Logprob, ...] = ()
     choice: int = 0  # which completion, of several
     prompt_logprobs: tuple[Logprob, ...] = ()
@@ -358,7 +358,7 @@ Event = Started | Delta | Finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainCosts:
+class PlainTimes:
     """Milliseconds of the decode of one token with no draft; 0 where not known."""
 
     alone_milliseconds: float = 0.0  # unpadded, as llama.cpp runs the model by itself
@@ -376,7 +376,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ModelInfo:
     """The model that a service hosts."""
 
     name: str
@@ -391,7 +391,7 @@ class Model:
     vocabulary_token_count: int = 0
     has_chat_template: bool = False  # in its file
     identity: str = ""  # 64 hexadecimal digits: equal for equal weights and settings
-    plain_costs: PlainCosts = PlainCosts()
+    plain_costs: PlainTimes = PlainTimes()
     cache_layout: str = ""  # of the KV cache, and what was measured of others; in words
     cpu_kernels: str = ""  # llama.cpp's, by the name of their plug-in, and why; in words
     activity: Activity = Activity()
@@ -403,14 +403,14 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class PeerStatus:
     """A model service as the orchestrator sees it; `detail` says what is waited for."""
 
     role: str
     address: str
     state: PeerState
     detail: str
-    model: Model | None
+    model: ModelInfo | None
     round_trip_seconds: float
     joined: bool = False  # a draft that dialled in
     generation_count: int = 0  # that a draft drafts for now, or that are at a target
@@ -447,7 +447,7 @@ class Status:
 
     version: str
     active_generation_count: int
-    peers: tuple[Peer, ...]
+    peers: tuple[PeerStatus, ...]
     speculating: bool
     reason: str
     controller: ControllerView = ControllerView()  # for a greedy generation that begins now
@@ -458,7 +458,7 @@ class Status:
     generations: tuple[GenerationView, ...] = ()  # in flight, the oldest first; at most 64
     text_sources: tuple[str, ...] = ()  # that draft without a draft model
 
-    def peer(self, role: str) -> Peer | None:
+    def peer(self, role: str) -> PeerStatus | None:
         """Return the peer of a role, one that is ready if any is; None where none is configured."""
         peers = [peer for peer in self.peers if peer.role == role]
         ready = [peer for peer in peers if peer.state is PeerState.READY]

@@ -14,6 +14,7 @@ from outrider.core.actions import Commit, Report, TokenLogprob
 from outrider.core.outcomes import Outcome
 from outrider.core.plan import Plan
 from outrider.core.target_progress import RoundInFlight
+from outrider.distribution import distribution_of
 from outrider.errors import InvalidRequest
 from outrider.messages import (
     NO_OWN_TOKENS,
@@ -26,7 +27,6 @@ from outrider.messages import (
     ServiceTime,
 )
 from outrider.noise import Purpose, uniform
-from outrider.sampling import distribution_of
 from outrider.speculation import MODEL, Verification
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outrider.drafters.source import NOTHING, Proposal, confidence
-from outrider.grammar.states import GrammarStates, State
+from outrider.grammar.states import GrammarState, GrammarStates
 
 _LONGEST_RUN = 256  # forced characters that are looked for at once
 _TAIL = 8  # tokens before them that are tokenized with them
@@ -25,7 +25,7 @@ class GrammarPlace:
     """Where in a grammar a text has come to. A state of None is lost: then nothing is forced."""
 
     states: GrammarStates
-    state: State | None
+    state: GrammarState | None
     half: bytes = b""
     """The bytes of a character that is not whole yet."""
 

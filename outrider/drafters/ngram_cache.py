@@ -41,7 +41,7 @@ Level: TypeAlias = Literal["context", "dynamic", "static"]
 Thresholds: TypeAlias = tuple[tuple[int, int], ...]
 
 
-class Guess(NamedTuple):
+class NgramGuess(NamedTuple):
     """A drafted token: how often it followed, of how many; from which cache; if others tied."""
 
     token_id: int
@@ -278,13 +278,13 @@ class NgramDrafter:
         """Take in what follows in the text: a prompt, or what a round committed."""
         self._tail = self.context.count(self._tail, token_ids)
 
-    def draft(self, count: int, after: Iterable[int] = ()) -> list[Guess]:
+    def draft(self, count: int, after: Iterable[int] = ()) -> list[NgramGuess]:
         """Return at most `count` tokens that may follow the text, and `after` if there is any.
 
         Fewer where the caches know no more; none after a text of one token, as in llama.cpp.
         """
         tail = (self._tail + pack(after))[-_WIDTH * LONGEST :]
-        guesses: list[Guess] = []
+        guesses: list[NgramGuess] = []
         if len(tail) < _WIDTH * STATIC_SIZE:
             return guesses
         while len(guesses) < count:
@@ -295,7 +295,7 @@ class NgramDrafter:
             tail = (tail + guess.token_id.to_bytes(_WIDTH, "little"))[-_WIDTH * LONGEST :]
         return guesses
 
-    def _next(self, tail: bytes) -> Guess | None:
+    def _next(self, tail: bytes) -> NgramGuess | None:
         """Ask the caches in turn, each for the longest n-gram first."""
         static = self._static.find(tail[-_WIDTH * STATIC_SIZE :])
         asked: tuple[tuple[Level, NgramCache, Thresholds], ...] = (
@@ -307,8 +307,8 @@ class NgramDrafter:
                 entry = cache.find(tail[-_WIDTH * size :])
                 found = None if entry is None else pick(entry, static, *thresholds[size - 1])
                 if found:
-                    return Guess(*found[:3], level, found[3])
+                    return NgramGuess(*found[:3], level, found[3])
         if static is None:
             return None
         found = pick(static, None, *LAX[STATIC_SIZE - 1])
-        return Guess(*found[:3], "static", found[3]) if found else None
+        return NgramGuess(*found[:3], "static", found[3]) if found else None

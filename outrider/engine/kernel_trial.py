@@ -65,7 +65,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelChoice:
     """The plug-in to compute with."""
 
     name: str
@@ -80,7 +80,7 @@ def choose(
     threads: int,
     library: str,
     on_trial: Callable[[Path], None] = lambda _: None,
-) -> Choice | None:
+) -> KernelChoice | None:
     """Return the kernels for a process that hosts these files, and decodes the first one most.
 
     `plugins` are what this processor can run, the best first, and `rows` those of the decodes in
@@ -99,11 +99,11 @@ def choose(
         if trial.fault
     ]
     if faults:
-        return Choice(plain, f"not {amx} for {'; '.join(faults)}")
+        return KernelChoice(plain, f"not {amx} for {'; '.join(faults)}")
     seconds = {name: request_seconds(trials[0].seconds[name], rows) for name in (amx, plain)}
     best = min(seconds, key=lambda name: seconds[name])
     [other] = {amx, plain} - {best}
-    return Choice(best, f"{other} takes {seconds[other] / seconds[best]:.2f} times as long")
+    return KernelChoice(best, f"{other} takes {seconds[other] / seconds[best]:.2f} times as long")
 
 
 def request_seconds(seconds: Mapping[int, float], rows: Sequence[int]) -> float:

@@ -61,7 +61,7 @@ class LlamaMemory:
         return bool(taken)
 
 
-class Tried(Model, Protocol):
+class TrialModel(Model, Protocol):
     """A model whose sequences can be made to come to hold less in another way."""
 
     snapshot_count: int  # tokens that recurrent memory can be cut by
@@ -70,7 +70,7 @@ class Tried(Model, Protocol):
         """Begin with empty sequences that come to hold less in this way."""
 
 
-def find_rollback(model: Tried, expected: Rollback) -> Rollback:
+def find_rollback(model: TrialModel, expected: Rollback) -> Rollback:
     """Return how a model's sequences come to hold less, from what is expected downwards.
 
     llama.cpp cuts attention that sees the whole text anywhere; everything else is tried. Sequence 0

@@ -320,7 +320,7 @@ def _text_with_control(vocabulary: Any, token_id: int) -> bytes:
         buffer = ctypes.create_string_buffer(-length)
 
 
-class Grammar:
+class GrammarMask:
     """The stage that leaves only the tokens that a grammar allows."""
 
     def __init__(self, matcher: GrammarMatcher) -> None:
@@ -335,8 +335,8 @@ class Grammar:
         if not self._matcher.accept(token_id):
             raise InvalidRequest("grammar", f"does not allow token {token_id} where it stands")
 
-    def clone(self) -> Grammar:
-        return Grammar(self._matcher.clone())
+    def clone(self) -> GrammarMask:
+        return GrammarMask(self._matcher.clone())
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +344,7 @@ class Links:
     """What a chain is made of, in the order in which it is applied."""
 
     scores: Sequence[_Score]
-    grammar: Grammar | None
+    grammar: GrammarMask | None
     cuts: Sequence[_Link]
     mirostat: Mirostat | None
 
@@ -549,8 +549,8 @@ class Samplers:
             has_state=True,
         )
 
-    def _make_grammar(self, text: str) -> Grammar:
-        return Grammar(self._texts.matcher(read_grammar(text)))
+    def _make_grammar(self, text: str) -> GrammarMask:
+        return GrammarMask(self._texts.matcher(read_grammar(text)))
 
     def _within_context(self, window: int) -> int:
         return self._context if window < 0 else min(window, self._context)

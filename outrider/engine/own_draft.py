@@ -16,7 +16,7 @@ from outrider.engine.calibrate import REPEATS, history
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, Row
 from outrider.engine.translating import needed_translation
-from outrider.translation import ABSENT, Reader, Translation
+from outrider.translation import ABSENT, TranslatedReader, Translation
 
 _READ_ROWS = 64
 """Tokens of a text that are read in one decode; the time is looked at between two of them."""
@@ -65,7 +65,7 @@ class DraftLine:
         """Begin after the text."""
         self.own_ids = self.tokens = list(self.ask.text)
 
-    def translate(self, translation: Translation, reader: Reader) -> None:
+    def translate(self, translation: Translation, reader: TranslatedReader) -> None:
         """Read the text in other ids."""
         self.translation = translation
         self.own_ids = list(reader.read(self.tokens, len(self.tokens)))
@@ -117,7 +117,9 @@ class OwnDraft:
         """
         self.model = model
         self.translation = needed_translation(model, target) if target is not None else None
-        self._readers: dict[bytes, Reader] = {}  # by session; only of a draft with other ids
+        self._readers: dict[
+            bytes, TranslatedReader
+        ] = {}  # by session; only of a draft with other ids
         description = model.describe()
         cells = math.inf if description.pool_cells is None else description.pool_cells
         # Every row of a pool looks over what idle sessions hold: one context of it at most.

@@ -18,7 +18,7 @@ class _OtherForm(Exception):
     """The state is not of the form that is known."""
 
 
-class _Reader:
+class _StateReader:
     """Takes a state apart, from its start."""
 
     def __init__(self, state: bytes) -> None:
@@ -48,12 +48,12 @@ def repeat_cells(state: bytes, token_count: int) -> bytearray | None:
     None where the state has no cells, more than that, or another form than the known one.
     """
     try:
-        return _repeat(_Reader(state), token_count)
+        return _repeat(_StateReader(state), token_count)
     except _OtherForm:
         return None
 
 
-def _repeat(state: _Reader, token_count: int) -> bytearray:
+def _repeat(state: _StateReader, token_count: int) -> bytearray:
     magic, sequence, streams = state.numbers("IiI")
     if magic != _MAGIC:
         raise _OtherForm
@@ -88,12 +88,12 @@ def _cells(token_count: int, sequence: int) -> bytes:
     return cells.tobytes()
 
 
-def _check_cells(state: _Reader, held: int, sequence: int) -> None:
+def _check_cells(state: _StateReader, held: int, sequence: int) -> None:
     if held * 12 > state.left or state.take(held * 12) != _cells(held, sequence):
         raise _OtherForm
 
 
-def _rows(state: _Reader, held: int, token_count: int) -> list[bytes]:
+def _rows(state: _StateReader, held: int, token_count: int) -> list[bytes]:
     """Return a layer's keys or values, in which each cell has a row."""
     kind, size = state.numbers("iQ")
     rows = np.frombuffer(state.take(held * size), np.uint8).reshape(held, size)
@@ -101,7 +101,7 @@ def _rows(state: _Reader, held: int, token_count: int) -> list[bytes]:
     return [struct.pack("<iQ", kind, size), longer.tobytes()]
 
 
-def _columns(state: _Reader, held: int, token_count: int) -> list[bytes]:
+def _columns(state: _StateReader, held: int, token_count: int) -> list[bytes]:
     """Return a layer's values, in which each number of a cell is in a row of all cells'."""
     kind, size, width = state.numbers("iII")
     values = np.frombuffer(state.take(width * held * size), np.uint8).reshape(width, held, size)

@@ -20,7 +20,7 @@ from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import InvalidRequest
 from outrider.messages import Rule, SessionParameters
 from outrider.text_encoder import TokenStream
-from outrider.translation import ABSENT, Reader, Translation
+from outrider.translation import ABSENT, TranslatedReader, Translation
 
 MOST_OPEN = 32
 """Tokens that the draft writes at most without one of the target's coming to an end."""
@@ -48,7 +48,7 @@ class StringGuesser:
         self._chain_reader = translation.reader(session.prompt_count)
         self._session = session
         self._translation = translation
-        self.reader: Reader = translation.reader(session.prompt_count)
+        self.reader: TranslatedReader = translation.reader(session.prompt_count)
         """What reads the line's text in the draft's ids."""
         self._line: Sequence[int] = ()  # that it follows
         self._base = -1  # of that; -1: of none

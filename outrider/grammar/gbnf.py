@@ -12,12 +12,12 @@ from typing import NoReturn
 from outrider.errors import InvalidRequest
 from outrider.grammar.rules import CharSet, Element, Grammar, Rule, find_fault
 
-MAX_BYTES = 1 << 16
-_MAX_NAME = 100
+MAX_BYTES = 1 << 16  # bytes of a grammar
+_MAX_NAME = 100  # characters of a rule's name
 _MAX_DEPTH = 64  # of parentheses
 _MAX_RANGES = 512  # of one class; llama.cpp compares each with every token
 _MAX_REPETITIONS = 2000  # llama.cpp's own bound, for the same product
-_MAX_ELEMENTS = 1 << 16
+_MAX_ELEMENTS = 1 << 16  # elements of all rules, repetitions written out
 
 _BLANK = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")

@@ -16,7 +16,7 @@ from outrider.grammar.json_texts import either
 
 Ranges = tuple[tuple[int, int], ...]
 
-LAST = 0x10FFFF
+LAST = 0x10FFFF  # the last code point of Unicode
 ALL: Ranges = ((0, LAST),)
 _MOST_STATES = 600  # of one automaton; its grammar has 64 kB at most anyway
 _MOST_TEXT = 1 << 16  # what a grammar may have
@@ -32,7 +32,7 @@ class TooLarge(Exception):
     """An automaton has too many states for a grammar, or is too much work."""
 
 
-class Kind(Enum):
+class NodeKind(Enum):
     """What an expression is made of; `parts` are the arguments."""
 
     NEVER = auto()
@@ -50,7 +50,7 @@ class Kind(Enum):
 class Expression:
     """A set of texts. Those of one `Expressions` that are written alike are one object."""
 
-    kind: Kind
+    kind: NodeKind
     parts: tuple[Any, ...]
     can_be_empty: bool
     shortest: int
@@ -71,14 +71,19 @@ class Expressions:
         self._work = 0
         self._found: dict[Expression, _Edges] = {}
         self._derived: dict[tuple[Expression, int], Expression] = {}
-        self.never = self._make(Kind.NEVER, (), False, 0, 0)
-        self.empty = self._make(Kind.EMPTY, (), True, 0, 0)
+        self.never = self._make(NodeKind.NEVER, (), False, 0, 0)
+        self.empty = self._make(NodeKind.EMPTY, (), True, 0, 0)
         self.anything = self.repeated(self.chars(ALL), 0, None)
 
     def _make(
-        self, kind: Kind, parts: tuple[Any, ...], can_be_empty: bool, shortest: int, longest: float
+        self,
+        kind: NodeKind,
+        parts: tuple[Any, ...],
+        can_be_empty: bool,
+        shortest: int,
+        longest: float,
     ) -> Expression:
-        many = kind in (Kind.EITHER, Kind.BOTH)
+        many = kind in (NodeKind.EITHER, NodeKind.BOTH)
         key = kind, frozenset(parts) if many else parts
         if key not in self._made:
             self._made[key] = Expression(kind, parts, can_be_empty, shortest, longest)
@@ -87,7 +92,7 @@ class Expressions:
     def chars(self, ranges: Iterable[tuple[int, int]]) -> Expression:
         """Return one character of the ranges."""
         found = _joined(ranges)
-        return self._make(Kind.CHARS, found, False, 1, 1) if found else self.never
+        return self._make(NodeKind.CHARS, found, False, 1, 1) if found else self.never
 
     def text(self, text: str) -> Expression:
         """Return one text."""
@@ -108,18 +113,18 @@ class Expressions:
         if rest is self.empty:
             return first
         steps = []
-        while first.kind is Kind.SEQUENCE:
+        while first.kind is NodeKind.SEQUENCE:
             steps.append(first.parts[0])
             first = first.parts[1]
         for step in (first, *reversed(steps)):
-            head, tail = rest.parts if rest.kind is Kind.SEQUENCE else (rest, self.empty)
+            head, tail = rest.parts if rest.kind is NodeKind.SEQUENCE else (rest, self.empty)
             if head is self.anything and _is_any_number(step):
                 continue
             if step is self.anything and _is_any_number(head):
                 rest = self._then(step, tail)
                 continue
             rest = self._make(
-                Kind.SEQUENCE,
+                NodeKind.SEQUENCE,
                 (step, rest),
                 step.can_be_empty and rest.can_be_empty,
                 step.shortest + rest.shortest,
@@ -129,13 +134,13 @@ class Expressions:
 
     def either(self, parts: Iterable[Expression]) -> Expression:
         """Return any of several."""
-        found = self._flat(Kind.EITHER, parts, self.never)
+        found = self._flat(NodeKind.EITHER, parts, self.never)
         if self.anything in found:
             return self.anything
         if len(found) < 2:
             return found[0] if found else self.never
         return self._make(
-            Kind.EITHER,
+            NodeKind.EITHER,
             tuple(found),
             any(part.can_be_empty for part in found),
             min(part.shortest for part in found),
@@ -144,7 +149,7 @@ class Expressions:
 
     def both(self, parts: Iterable[Expression]) -> Expression:
         """Return the texts that all of several have."""
-        found = self._flat(Kind.BOTH, parts, self.anything)
+        found = self._flat(NodeKind.BOTH, parts, self.anything)
         if self.never in found:
             return self.never
         if self.empty in found:
@@ -152,7 +157,7 @@ class Expressions:
         if len(found) < 2:
             return found[0] if found else self.anything
         return self._make(
-            Kind.BOTH,
+            NodeKind.BOTH,
             tuple(found),
             all(part.can_be_empty for part in found),
             max(part.shortest for part in found),
@@ -160,7 +165,7 @@ class Expressions:
         )
 
     def _flat(
-        self, kind: Kind, parts: Iterable[Expression], neutral: Expression
+        self, kind: NodeKind, parts: Iterable[Expression], neutral: Expression
     ) -> list[Expression]:
         found: dict[Expression, None] = {}
         for part in parts:
@@ -171,14 +176,14 @@ class Expressions:
 
     def no(self, part: Expression) -> Expression:
         """Return all other texts."""
-        if part.kind is Kind.NO:
+        if part.kind is NodeKind.NO:
             inner: Expression = part.parts[0]
             return inner
         if part is self.never:
             return self.anything
         if part is self.anything:
             return self.never
-        return self._make(Kind.NO, (part,), not part.can_be_empty, 0, math.inf)
+        return self._make(NodeKind.NO, (part,), not part.can_be_empty, 0, math.inf)
 
     def repeated(self, part: Expression, low: int, high: int | None) -> Expression:
         """Return it `low` to `high` times, or any number of times from `low`."""
@@ -189,7 +194,7 @@ class Expressions:
         longest = part.longest * (math.inf if high is None else high)
         can_be_empty = low == 0 or part.can_be_empty
         return self._make(
-            Kind.REPEATED, (part, low, high), can_be_empty, low * part.shortest, longest
+            NodeKind.REPEATED, (part, low, high), can_be_empty, low * part.shortest, longest
         )
 
     def multiple(self, step: int, places: int) -> Expression:
@@ -204,7 +209,7 @@ class Expressions:
         rest %= step // math.gcd(step, weight)  # by which what follows differs
         is_one = rest * weight % step == 0
         return self._make(
-            Kind.MULTIPLE, (step, places, rest, place), is_one, int(not is_one), math.inf
+            NodeKind.MULTIPLE, (step, places, rest, place), is_one, int(not is_one), math.inf
         )
 
     # --- what a text has to be ---
@@ -215,9 +220,9 @@ class Expressions:
             return part
         if low > part.longest or high < part.shortest:
             return self.never
-        if part.kind is Kind.EITHER:
+        if part.kind is NodeKind.EITHER:
             return self.either(self.limited(each, low, high) for each in part.parts)
-        if part.kind is Kind.REPEATED:
+        if part.kind is NodeKind.REPEATED:
             unit, few, many = part.parts
             if unit.shortest == unit.longest:
                 most = None if math.isinf(high) else int(high // unit.longest)
@@ -225,7 +230,7 @@ class Expressions:
                 few = max(few, -(-low // unit.shortest))
                 fits = many is None or few <= many
                 return self.repeated(unit, few, many) if fits else self.never
-        if part.kind is Kind.SEQUENCE:
+        if part.kind is NodeKind.SEQUENCE:
             first, rest = part.parts
             for one, other, turned in ((first, rest, False), (rest, first, True)):
                 loss = one.longest - one.shortest
@@ -269,25 +274,25 @@ class Expressions:
 
     def _derive(self, part: Expression, char: int) -> Expression:
         match part.kind:
-            case Kind.CHARS:
+            case NodeKind.CHARS:
                 return self.empty if _holds(part.parts, char) else self.never
-            case Kind.SEQUENCE:
+            case NodeKind.SEQUENCE:
                 first, rest = part.parts
                 whole = self._then(self._after(first, char), rest)
                 return (
                     self.either([whole, self._after(rest, char)]) if first.can_be_empty else whole
                 )
-            case Kind.EITHER:
+            case NodeKind.EITHER:
                 return self.either(self._after(each, char) for each in part.parts)
-            case Kind.BOTH:
+            case NodeKind.BOTH:
                 return self.both(self._after(each, char) for each in part.parts)
-            case Kind.NO:
+            case NodeKind.NO:
                 return self.no(self._after(part.parts[0], char))
-            case Kind.REPEATED:
+            case NodeKind.REPEATED:
                 unit, low, high = part.parts
                 more = self.repeated(unit, max(0, low - 1), None if high is None else high - 1)
                 return self._then(self._after(unit, char), more)
-            case Kind.MULTIPLE:
+            case NodeKind.MULTIPLE:
                 step, places, rest, place = part.parts
                 if char == ord("."):
                     return self._multiple(step, places, rest, 0) if place is None else self.never
@@ -307,26 +312,28 @@ class Expressions:
         What it refers to is added to the rules, each name with the prefix. Raises TooLarge.
         """
         match part.kind:
-            case Kind.NEVER:
+            case NodeKind.NEVER:
                 return None
-            case Kind.EMPTY:
+            case NodeKind.EMPTY:
                 return '""'
-            case Kind.CHARS:
+            case NodeKind.CHARS:
                 return _written_chars(part.parts)
-            case Kind.EITHER:
+            case NodeKind.EITHER:
                 found = [self.write(each, rules, prefix) for each in part.parts]
                 bodies = [body for body in found if body is not None]
                 return either(bodies) if bodies else None
-            case Kind.REPEATED:
+            case NodeKind.REPEATED:
                 unit, low, high = part.parts
                 body = self.write(unit, rules, prefix)
                 if body is None:
                     return None if low else '""'
-                return (body if unit.kind is Kind.CHARS else f"( {body} )") + often(low, high)
-            case Kind.SEQUENCE:
+                return (body if unit.kind is NodeKind.CHARS else f"( {body} )") + often(low, high)
+            case NodeKind.SEQUENCE:
                 words = ""
                 while part is not self.empty:
-                    first, part = part.parts if part.kind is Kind.SEQUENCE else (part, self.empty)
+                    first, part = (
+                        part.parts if part.kind is NodeKind.SEQUENCE else (part, self.empty)
+                    )
                     body = self.write(first, rules, prefix)
                     if body is None:
                         return None
@@ -481,8 +488,8 @@ def without(ranges: Iterable[tuple[int, int]], holes: Iterable[tuple[int, int]])
 
 def _is_any_number(part: Expression) -> bool:
     """Return whether it is any number of one character's; before or after anything, that is all."""
-    is_any = part.kind is Kind.REPEATED and part.parts[1:] == (0, None)
-    return is_any and part.parts[0].kind is Kind.CHARS
+    is_any = part.kind is NodeKind.REPEATED and part.parts[1:] == (0, None)
+    return is_any and part.parts[0].kind is NodeKind.CHARS
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -507,9 +514,9 @@ def _alphabet(root: Expression) -> list[Ranges]:
     todo = [root]
     while todo:
         part = todo.pop()
-        if part.kind is Kind.CHARS:
+        if part.kind is NodeKind.CHARS:
             classes.add(part.parts)
-        elif part.kind is Kind.MULTIPLE:
+        elif part.kind is NodeKind.MULTIPLE:
             classes |= {(digit,) for digit in _DIGITS} | {((46, 46),)}
         else:
             new = {each for each in part.parts if isinstance(each, Expression)} - seen

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 # Of llama.cpp, which looks at every way to begin every rule; so it goes 2000 rules deep at most.
 _MAX_LEFT_STEPS = 2_000_000
 _NEVER_IN_TEXT = ((0, 0), (0xD800, 0xDFFF))
-_LAST = 0x10FFFF
+_LAST = 0x10FFFF  # the last code point of Unicode
 
 
 @dataclass(frozen=True, slots=True)

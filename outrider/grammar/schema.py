@@ -31,7 +31,7 @@ from outrider.grammar.json_texts import (
     numbers,
 )
 from outrider.grammar.pattern import read_pattern
-from outrider.grammar.regular import ALL, Expression, Expressions, Kind, TooLarge, often
+from outrider.grammar.regular import ALL, Expression, Expressions, NodeKind, TooLarge, often
 from outrider.grammar.schema_reader import (
     ABOUT,
     ANNOTATIONS,
@@ -46,8 +46,8 @@ from outrider.grammar.schema_reader import (
     text_of,
 )
 
-_MAX_DEPTH = 64
-_MAX_RULES = 1000
+_MAX_DEPTH = 64  # levels of schemas in each other
+_MAX_RULES = 1000  # different schemas within one
 _MAX_LISTED = 200  # numbers or values of an item that are written one by one
 _MAX_CHAIN = 1000  # values of an item times how many are counted
 _FEWEST_DIGITS = 4  # of the multiples of a number, where nothing bounds them
@@ -404,7 +404,7 @@ class _Converter:
         if not ABOUT["string"] & schema.keys():
             return "string"
         text = self._text(schema)
-        if text.kind is Kind.REPEATED and text.parts[0] is self._made.chars(ALL):
+        if text.kind is NodeKind.REPEATED and text.parts[0] is self._made.chars(ALL):
             return f'"\\"" char{often(*text.parts[1:])} "\\""'
         body = self._write(text, name)
         if body is None:

@@ -15,25 +15,25 @@ _MOST_WORK = 100_000  # places looked at for all new states: about .1 s and 30 M
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Place:
+class _RulePlace:
     """Before an element of a part of a rule, used where `parent` follows; None is the end."""
 
     symbol: int
     number: int  # of the part
     index: int
     element: Element
-    parent: _Place | None
+    parent: _RulePlace | None
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class State:
+class GrammarState:
     """The places that a text may have come to, each before a character; the same are one object."""
 
-    places: tuple[_Place, ...]
+    places: tuple[_RulePlace, ...]
     can_end: bool
     forced: str | None
     """The character that has to follow; None where it may be one of several, or the end."""
-    following: dict[str, State | None] = field(default_factory=dict)
+    following: dict[str, GrammarState | None] = field(default_factory=dict)
 
     @property
     def is_end(self) -> bool:
@@ -52,8 +52,8 @@ class GrammarStates:
         self._rules: Sequence[Sequence[Sequence[Element]]] = grammar.rules
         self._most_work = most_work
         self._work = 0
-        self._places: dict[tuple[int, int, int, _Place | None], _Place] = {}
-        self._states: dict[tuple[frozenset[_Place], bool], State] = {}
+        self._places: dict[tuple[int, int, int, _RulePlace | None], _RulePlace] = {}
+        self._states: dict[tuple[frozenset[_RulePlace], bool], GrammarState] = {}
         self.start = self._state(self._uses(grammar.root, None))
         """None if it is too large."""
 
@@ -62,7 +62,7 @@ class GrammarStates:
         """The memory that it holds, about."""
         return 300 * self._work
 
-    def step(self, state: State, char: str) -> State | None:
+    def step(self, state: GrammarState, char: str) -> GrammarState | None:
         """Return the state after a character; None if it is not let, or lost from sight."""
         if char not in state.following:
             if self._work >= self._most_work:
@@ -70,18 +70,18 @@ class GrammarStates:
             state.following[char] = self._state(self._through(state, ord(char)))
         return state.following[char]
 
-    def _through(self, state: State, code: int) -> Iterator[_Place | None]:
+    def _through(self, state: GrammarState, code: int) -> Iterator[_RulePlace | None]:
         for place in state.places:
             assert isinstance(place.element, CharSet)
             self._work += 1 + len(place.element.ranges) // 8
             if code and place.element.matches(code, code):
                 yield self._after(place)
 
-    def _state(self, reached: Iterable[_Place | None]) -> State | None:
+    def _state(self, reached: Iterable[_RulePlace | None]) -> GrammarState | None:
         """Return the state of all places before characters that these lead to."""
         todo = [*reached]
-        seen: set[_Place | None] = set()
-        found: dict[_Place, None] = {}  # in the order of the grammar, so that runs are alike
+        seen: set[_RulePlace | None] = set()
+        found: dict[_RulePlace, None] = {}  # in the order of the grammar, so that runs are alike
         while todo:
             place = todo.pop()
             if place in seen:
@@ -99,29 +99,31 @@ class GrammarStates:
             return None
         key = frozenset(found), None in seen
         if key not in self._states:
-            self._states[key] = State(tuple(found), None in seen, _forced(found, None in seen))
+            self._states[key] = GrammarState(
+                tuple(found), None in seen, _forced(found, None in seen)
+            )
         return self._states[key]
 
-    def _uses(self, symbol: int, parent: _Place | None) -> Iterator[_Place | None]:
+    def _uses(self, symbol: int, parent: _RulePlace | None) -> Iterator[_RulePlace | None]:
         for number, part in enumerate(self._rules[symbol]):
             yield self._place(symbol, number, 0, parent) if part else parent
 
-    def _after(self, place: _Place) -> _Place | None:
+    def _after(self, place: _RulePlace) -> _RulePlace | None:
         """Return what follows an element; at the end of its rule, what follows the rule."""
         index = place.index + 1
         if index == len(self._rules[place.symbol][place.number]):
             return place.parent
         return self._place(place.symbol, place.number, index, place.parent)
 
-    def _place(self, symbol: int, number: int, index: int, parent: _Place | None) -> _Place:
+    def _place(self, symbol: int, number: int, index: int, parent: _RulePlace | None) -> _RulePlace:
         key = symbol, number, index, parent
         if key not in self._places:
             element = self._rules[symbol][number][index]
-            self._places[key] = _Place(symbol, number, index, element, parent)
+            self._places[key] = _RulePlace(symbol, number, index, element, parent)
         return self._places[key]
 
 
-def _forced(places: Iterable[_Place], can_end: bool) -> str | None:
+def _forced(places: Iterable[_RulePlace], can_end: bool) -> str | None:
     forced = None
     for place in places:
         assert isinstance(place.element, CharSet)

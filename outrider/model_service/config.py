@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from outrider.engine.model import Numerics
 from outrider.errors import InvalidConfig
+from outrider.option_fields import flag_of, numbers_of, option
 
 NUMERICS = ("", "auto", "exact", "native")
 NUMA = ("", "distribute", "isolate", "numactl")
@@ -22,73 +23,100 @@ _MOST_GPUS = 16  # of llama.cpp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """How a model service runs its model. Zero means: choose.
+class ModelOptions:
+    """How a model is run. Zero and the empty word mean: choose.
 
     The `exact` profile holds for one setting of all this; the check at load finds
     what breaks it and the service is then `native`. Threads broke nothing where it
     was measured: 1 to 4 gave equal bits, flash attention on or off (AVX-512 CPU).
     """
 
+    alias: str = option("", "The name that others see; else the file's.")
+    n_gpu_layers: int = option(
+        -1, "Layers on the GPU; -1: all, if llama.cpp was built for one.", low=-1, high=2**16
+    )
+    main_gpu: int = option(0, "Above 0: the one GPU to use; else all.", low=0, high=_MOST_GPUS - 1)
+    tensor_split: str = option("", "Proportions of the model per GPU.", metavar="N,N,...")
+    threads: int = option(0, "Threads; 0: as many as affinity and quota allow.", low=0, high=512)
+    threads_batch: int = option(
+        0, "Threads of a decode of several tokens; 0: the same.", low=0, high=512
+    )
+    batch: int = option(512, "Tokens of one decode at most.", low=LEAST_BATCH, high=2**14)
+    context: int = option(
+        0,
+        "Tokens of a session; 0: as trained, at most 4096.",
+        low=0,
+        high=2**24,
+        flag="--ctx",
+    )
+    sessions: int = option(4, "Sessions with a cache at the same time.", low=1, high=256)
+    numa: str = option("", "distribute, isolate or numactl.", words=NUMA, metavar="MODE")
+    mmap: bool | None = option(
+        None, "Map the file, or read it; else what is faster.", flag="--mmap/--no-mmap"
+    )
+    mlock: bool = option(False, "Keep the weights in memory.")
+    cache_type_k: str = option(
+        "f16", "Keys of the cache: f16, f32, q8_0, ...", words=CACHE_TYPES, metavar="TYPE"
+    )
+    cache_type_v: str = option(
+        "f16", "Values of the cache: f16, f32, q8_0, ...", words=CACHE_TYPES, metavar="TYPE"
+    )
+    """A quantised type needs flash attention, which is then on."""
+    kv_cache: str = option(
+        "", "pool, streams, or auto: as measured.", words=KV_CACHES, metavar="KIND"
+    )
+    flash_attention: str = option(
+        "", "on, off, or auto: as measured.", words=FLASH_ATTENTION, metavar="MODE"
+    )
+    cpu_kernels: str = option(
+        "", "Kernels such as zen4; else the best for the file.", metavar="NAME"
+    )
+    swa_full: bool = option(False, "Keep all of a sliding window's cache.")
+    """Exact numerics always do."""
+    snapshots: int = option(
+        4, "States kept for rollback, where recurrent.", low=0, high=64, metavar="N"
+    )
+    nice: int = option(0, "Give way to other processes; 19 most.", low=0, high=19)
+    embeddings: bool = option(False, "Answer requests for embeddings too.")
+    numerics: str = option(
+        "",
+        "exact: equal bits; native: fastest; auto: exact where free.",
+        words=NUMERICS,
+        metavar="PROFILE",
+    )
+    """A target chooses (auto), a draft is native."""
+
+    def config(self, model: Path) -> ModelConfig:
+        """Return how to run this file. Raises InvalidConfig."""
+        return ModelConfig(
+            model=model, **{one.name: getattr(self, one.name) for one in fields(self)}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(ModelOptions):
+    """A model file and how it is run. Raises InvalidConfig for what cannot be."""
+
     model: Path
-    alias: str = ""  # the name that others see; the file's name if empty
-    n_gpu_layers: int = -1  # every layer where this build of llama.cpp has a GPU, else none
-    main_gpu: int = 0  # above 0: the one GPU to use
-    tensor_split: str = ""  # shares of the layers such as 3,1, GPU by GPU; else by free memory
-    threads: int = 0  # the smaller of affinity and quota
-    threads_batch: int = 0  # of a decode of more than one row; as `threads`
-    batch: int = 512  # rows of a decode; a cancelled prompt waits for one
-    context: int = 0  # tokens of one session; the model's training context, at most 4096
-    sessions: int = 4  # caches at the same time; each costs the memory of a whole context
-    numa: str = ""  # how threads are bound to nodes; not at all
-    mmap: bool | None = None  # map the file: shared with other processes; else read it
-    mlock: bool = False  # keep the weights in memory; refused where the limits forbid it
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on
-    kv_cache: str = ""  # auto, pool or streams; pool: all sessions take cells from one
-    flash_attention: str = ""  # auto, on or off
-    cpu_kernels: str = ""  # the plug-in to compute with; empty: the best that is right for the file
-    swa_full: bool = False  # sliding windows keep every cell, as exact numerics always have them
-    snapshots: int = 4  # states for rollback, of each session; each is as large as the state
-    nice: int = 0  # 19 takes what others leave
-    numerics: str = ""  # auto, exact or native; a target chooses (auto), a draft is native
-    embeddings: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, low, high in (
-            ("n-gpu-layers", self.n_gpu_layers, -1, 2**16),
-            ("main-gpu", self.main_gpu, 0, _MOST_GPUS - 1),
-            ("threads", self.threads, 0, 512),
-            ("threads-batch", self.threads_batch, 0, 512),
-            ("batch", self.batch, LEAST_BATCH, 2**14),
-            ("ctx", self.context, 0, 2**24),
-            ("sessions", self.sessions, 1, 256),
-            ("snapshots", self.snapshots, 0, 64),
-            ("nice", self.nice, 0, 19),
-        ):
+        for each in numbers_of(ModelOptions):
+            low, high = each.metadata["low"], each.metadata["high"]
+            value = getattr(self, each.name)
             if not low <= value <= high:
-                raise InvalidConfig(name, f"must be in [{low}, {high}], not {value}")
-        if self.numerics == "law":
-            raise InvalidConfig("numerics", "law is called native now")
-        for name, word, known in (
-            ("numa", self.numa, NUMA),
-            ("numerics", self.numerics, NUMERICS),
-            ("kv-cache", self.kv_cache, KV_CACHES),
-            ("flash-attention", self.flash_attention, FLASH_ATTENTION),
-            ("cache-type-k", self.cache_type_k, CACHE_TYPES),
-            ("cache-type-v", self.cache_type_v, CACHE_TYPES),
-        ):
-            if word not in known:
-                raise InvalidConfig(name, f"must be one of {', '.join(filter(None, known))}")
+                raise InvalidConfig(_name(each), f"must be in [{low}, {high}], not {value}")
+        for each in fields(ModelOptions):
+            words = each.metadata["words"]
+            if words and getattr(self, each.name) not in words:
+                raise InvalidConfig(_name(each), f"must be one of {', '.join(filter(None, words))}")
         if self.kv_cache == "pool" and self.numerics == "exact":
             raise InvalidConfig("kv-cache", "must be streams for exact numerics")
         if read_tensor_split(self.tensor_split) and self.main_gpu:
             raise InvalidConfig("main-gpu", "uses one GPU alone; leave tensor-split out")
 
-    def profile(self, default: str) -> Numerics | None:
-        """Return the numerics profile to run; None lets the costs decide."""
-        asked = self.numerics or default
-        return None if asked == "auto" else Numerics(asked)
+
+def _name(one: Field[Any]) -> str:
+    return flag_of(one).removeprefix("--")
 
 
 def read_tensor_split(text: str) -> tuple[float, ...]:

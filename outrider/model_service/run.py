@@ -171,6 +171,12 @@ def load_llama(
     return load
 
 
+def numerics_of(config: ModelConfig, default: str) -> Numerics | None:
+    """Return the numerics profile to run; None lets the costs decide."""
+    asked = config.numerics or default
+    return None if asked == "auto" else Numerics(asked)
+
+
 def kept_measurements(config: ModelConfig, numerics: Numerics | None) -> Measurements:
     """Return where the measurements of a configured model are kept."""
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from outrider.errors import OutriderError
-from outrider.rpc.health import check
+from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity
 from outrider.rpc.server import LIVENESS
 

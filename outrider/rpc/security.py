@@ -12,8 +12,8 @@ import grpc
 
 from outrider.access import THE_TOKEN, Access, Grants
 from outrider.errors import InvalidConfig, InvalidRequest
+from outrider.file_values import Reread
 from outrider.grants import MOST_BYTES, MOST_TOKEN, Grant, check_token, grant_of, read_grants
-from outrider.rereading import Reread
 
 HEADER = "authorization"
 BEARER = "Bearer "
@@ -52,7 +52,7 @@ class ClientSecurity:
     tls_ca: Path | None = None  # whom to trust; turns TLS on
     tls_cert: Path | None = None  # its own, for servers that demand one
     tls_key: Path | None = None
-    no_pings: bool = False  # they notice a silent link; some servers and proxies hang up on them
+    no_pings: bool = False  # they notice a dead link; some servers and proxies hang up on them
 
     def __post_init__(self) -> None:
         _check_together(self.tls_cert, self.tls_key)

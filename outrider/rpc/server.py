@@ -19,14 +19,14 @@ from grpc_reflection.v1alpha import reflection
 from outrider import logs
 from outrider.access import Access
 from outrider.errors import InvalidConfig
-from outrider.reloading import Settings, Take
-from outrider.rpc.access import AccessInterceptor
+from outrider.rpc.authorization import AccessInterceptor
+from outrider.rpc.call_scopes import RequestInterceptor
 from outrider.rpc.certificates import own_validity
 from outrider.rpc.channel import SERVER_OPTIONS, check_reach, most_connections, read_listen
-from outrider.rpc.errors import ErrorInterceptor
-from outrider.rpc.requests import RequestInterceptor
 from outrider.rpc.security import OPEN, ServerSecurity, make_access, server_credentials
 from outrider.rpc.stall import StallInterceptor
+from outrider.rpc.statuses import ErrorInterceptor
+from outrider.settings_reload import Settings, Take
 from outrider.tracing import check_endpoint
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING

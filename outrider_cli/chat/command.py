@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.generate.command import (
     DRAFT_SESSION,
@@ -18,13 +19,7 @@ from outrider_cli.generate.command import (
     Seed,
     Stop,
 )
-from outrider_cli.options import (
-    ClientOptions,
-    ModelOptions,
-    Prefix,
-    SamplingOptions,
-    spread,
-)
+from outrider_cli.options import ClientOptions, Prefix, SamplingOptions, spread
 from outrider_cli.services.pair import (
     DraftModel,
     TargetModel,

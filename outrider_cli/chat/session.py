@@ -10,25 +10,25 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.client import CallFailed, Conversation, Event, FinishReason, OutriderClient, Status
+from outrider.client import CallFailed, ChatPrompt, Event, FinishReason, OutriderClient, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 from outrider_cli.chat.line_input import Keyboard, open_keyboard
 from outrider_cli.chat.state import (
     COMMANDS,
     Act,
-    Answer,
-    Ask,
+    AskModel,
     ChatState,
     Load,
     NotDone,
     Quit,
+    Reply,
     Save,
     ShowStatistics,
     read_messages,
     write_messages,
 )
-from outrider_cli.generate.run import wait_for_pair, wait_for_target
+from outrider_cli.generate.execute import wait_for_pair, wait_for_target
 from outrider_cli.render import Transcript, Words, visible, wrapped
 from outrider_cli.screen import Progress, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
@@ -54,7 +54,7 @@ def chat_remotely(
 
 def _chat(talk: ChatState, partner: Backend, history: Path | None) -> bool:
     words = [f"/{name}" for name in COMMANDS]
-    # The loop rests while a pipe is read, so that Ctrl-C is never kept waiting.
+    # The loop pauses while a pipe is read, so that Ctrl-C is never kept waiting.
     with asyncio.Runner() as runner, open_keyboard(runner, words, history) as keyboard:
         try:
             status = runner.run(partner.meet(talk.options.enabled))
@@ -159,7 +159,7 @@ class Backend:
         while True:
             chat = talk.chat(question)
             prompt = await self._client.apply_template(chat)
-            options = replace(talk.options, conversation=Conversation(chat=chat))
+            options = replace(talk.options, conversation=ChatPrompt(chat=chat))
             try:
                 async with aclosing(self._client.generate(prompt, options)) as events:
                     async for event in events:
@@ -214,9 +214,9 @@ class ChatSession:
 
     def _do(self, act: Act) -> None:
         match act:
-            case Ask(question):
+            case AskModel(question):
                 self._ask(question)
-            case Answer(lines):
+            case Reply(lines):
                 for line in lines:
                     say(line)
             case Save(path, overwrites):

@@ -30,14 +30,14 @@ class NotDone(OutriderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskModel:
     """Answer this question."""
 
     question: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """Show these lines; what was to be changed is."""
 
     lines: tuple[str, ...]
@@ -70,7 +70,7 @@ class Quit:
     """End the chat."""
 
 
-Act = Ask | Answer | Save | Load | ShowStatistics | Quit
+Act = AskModel | Reply | Save | Load | ShowStatistics | Quit
 
 
 # --- what was said ---
@@ -144,10 +144,10 @@ class ChatState:
         """Return what a line wants, None if nothing. Raises NotDone."""
         text = _checked(line).strip()
         if text.startswith("//"):
-            return Ask(text[1:])
+            return AskModel(text[1:])
         if text.startswith("/"):
             return self._obey(text)
-        return Ask(text) if text else None
+        return AskModel(text) if text else None
 
     def _obey(self, text: str) -> Act:
         name, _, argument = text[1:].partition(" ")
@@ -242,7 +242,7 @@ class ChatState:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SlashCommand:
     """A command; `argument` is empty where it takes none."""
 
     argument: str
@@ -254,7 +254,7 @@ def _help(talk: ChatState, argument: str) -> Act:
     usages = [f"/{name} {command.argument}".rstrip() for name, command in COMMANDS.items()]
     width = max(map(len, usages)) + 2
     rows = zip(usages, COMMANDS.values(), strict=True)
-    return Answer((*(f"{usage:<{width}}{command.about}" for usage, command in rows), *_KEYS))
+    return Reply((*(f"{usage:<{width}}{command.about}" for usage, command in rows), *_KEYS))
 
 
 _KEYS = (
@@ -273,18 +273,18 @@ def _draft(talk: ChatState, argument: str) -> Act:
     if argument not in ("on", "off"):
         raise NotDone("/draft takes on or off")
     talk.change(enabled=argument == "on")
-    return Answer((f"drafting is {argument}",))
+    return Reply((f"drafting is {argument}",))
 
 
 def _k(talk: ChatState, argument: str) -> Act:
     if not argument:
         talk.change(n_max=None, policy=Policy.MEASURED)
-        return Answer(("drafts are as long as it is measured to pay",))
+        return Reply(("drafts are as long as it is measured to pay",))
     count = _read_integer("/k", argument)
     talk.change(n_max=count)
     fixed = talk.options.policy is Policy.FIXED
     tokens = "token" if count == 1 else "tokens"
-    return Answer((f"drafts have {'exactly' if fixed else 'at most'} {count} {tokens}",))
+    return Reply((f"drafts have {'exactly' if fixed else 'at most'} {count} {tokens}",))
 
 
 def _temperature(talk: ChatState, argument: str) -> Act:
@@ -297,32 +297,32 @@ def _temperature(talk: ChatState, argument: str) -> Act:
     except InvalidRequest as error:
         raise NotDone(str(error)) from None
     talk.change(sampling=sampling)
-    return Answer((f"the temperature is {value:g}",))
+    return Reply((f"the temperature is {value:g}",))
 
 
 def _seed(talk: ChatState, argument: str) -> Act:
     seed = _read_integer("/seed", argument) if argument else -1
     talk.change(seed=None if seed == -1 else seed)
-    return Answer(("every answer has a seed of its own" if seed == -1 else f"the seed is {seed}",))
+    return Reply(("every answer has a seed of its own" if seed == -1 else f"the seed is {seed}",))
 
 
 def _system(talk: ChatState, argument: str) -> Act:
     talk.system = argument
-    return Answer(("the system message is set" if argument else "there is no system message",))
+    return Reply(("the system message is set" if argument else "there is no system message",))
 
 
 def _reset(talk: ChatState, argument: str) -> Act:
     talk.reset()
-    return Answer(("a new chat",))
+    return Reply(("a new chat",))
 
 
 def _undo(talk: ChatState, argument: str) -> Act:
     question = talk.take_back()
-    return Answer((f"taken back: {_shortened(question)}",))
+    return Reply((f"taken back: {_shortened(question)}",))
 
 
 def _retry(talk: ChatState, argument: str) -> Act:
-    return Ask(talk.take_back())
+    return AskModel(talk.take_back())
 
 
 def _save(talk: ChatState, argument: str) -> Act:
@@ -339,7 +339,7 @@ def _load(talk: ChatState, argument: str) -> Act:
 
 def _colour(talk: ChatState, argument: str) -> Act:
     talk.is_coloured = not talk.is_coloured
-    return Answer((f"colours are {'on' if talk.is_coloured else 'off'}",))
+    return Reply((f"colours are {'on' if talk.is_coloured else 'off'}",))
 
 
 def _read_integer(name: str, text: str) -> int:
@@ -361,19 +361,21 @@ def _shortened(text: str) -> str:
 
 
 COMMANDS = {
-    "help": Command("", "show this", _help),
-    "stats": Command("[all]", "show the statistics of the last answer, or all of them", _stats),
-    "draft": Command("on|off", "speculate, or let the target write alone", _draft),
-    "k": Command("[N]", "draft at most N tokens a round; alone: what pays", _k),
-    "temperature": Command("X", "sample at this temperature; 0: greedy", _temperature),
-    "seed": Command("[N]", "use this seed; alone: a random one for every answer", _seed),
-    "system": Command("[TEXT]", "set the system message; alone: none", _system),
-    "reset": Command("", "forget what was said, but the system message", _reset),
-    "undo": Command("", "take the last question and its answer back", _undo),
-    "retry": Command("", "ask the last question again", _retry),
-    "save": Command("FILE", "write the messages as JSON to a new file", _save),
-    "save!": Command("FILE", "write them over an old one", _overwrite),
-    "load": Command("FILE", "continue from saved messages", _load),
-    "colour": Command("", "show the origins of tokens by colour, or no more", _colour),
-    "quit": Command("", "end the chat", lambda *_: Quit()),
+    "help": SlashCommand("", "show this", _help),
+    "stats": SlashCommand(
+        "[all]", "show the statistics of the last answer, or all of them", _stats
+    ),
+    "draft": SlashCommand("on|off", "speculate, or let the target write alone", _draft),
+    "k": SlashCommand("[N]", "draft at most N tokens a round; alone: what pays", _k),
+    "temperature": SlashCommand("X", "sample at this temperature; 0: greedy", _temperature),
+    "seed": SlashCommand("[N]", "use this seed; alone: a random one for every answer", _seed),
+    "system": SlashCommand("[TEXT]", "set the system message; alone: none", _system),
+    "reset": SlashCommand("", "forget what was said, but the system message", _reset),
+    "undo": SlashCommand("", "take the last question and its answer back", _undo),
+    "retry": SlashCommand("", "ask the last question again", _retry),
+    "save": SlashCommand("FILE", "write the messages as JSON to a new file", _save),
+    "save!": SlashCommand("FILE", "write them over an old one", _overwrite),
+    "load": SlashCommand("FILE", "continue from saved messages", _load),
+    "colour": SlashCommand("", "show the origins of tokens by colour, or no more", _colour),
+    "quit": SlashCommand("", "end the chat", lambda *_: Quit()),
 }

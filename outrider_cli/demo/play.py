@@ -12,13 +12,14 @@ from pathlib import Path
 
 from outrider.client import Delta, FinishReason, GenerateOptions, Logprob, OutriderClient
 from outrider.messages import LogprobOptions
+from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT, Child, watch
 from outrider.sampling import SamplingParameters
 from outrider.speculation import MODEL
 from outrider_cli import COMMAND
 from outrider_cli.delayed_link import delayed_link
-from outrider_cli.demo.model import NotFetched, fetch_model
-from outrider_cli.demo.requests import (
+from outrider_cli.demo.download import NotFetched, fetch_model
+from outrider_cli.demo.questions import (
     ROUND_TRIP_MS,
     DemoRequest,
     Row,
@@ -28,17 +29,16 @@ from outrider_cli.demo.requests import (
     requests_for,
 )
 from outrider_cli.demo.show import near_tie, open_show
-from outrider_cli.generate.run import wait_for_target
-from outrider_cli.options import ModelOptions
+from outrider_cli.generate.execute import wait_for_target
 from outrider_cli.render import Transcript, Words
 from outrider_cli.screen import Progress, note
-from outrider_cli.services.local import Hosted, LocalPlan, local_services
+from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from outrider_cli.services.pair import BUNDLED_DRAFT, choose_draft, choose_target
 
 _RUNS = 5  # pairs of each request at most; their range has the true median in 15 of 16 cases
-_WARM_UP_TOKENS = 24
+_WARM_UP_TOKENS = 24  # tokens of the run that warms up
 _LONGEST_PART = 0.4  # of a request's time, for its first run; what is longer is cut
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.05  # s; between two looks at the status
 _LEAST_SECONDS = 5.0  # for a request, however long the models took to load
 _STOP_SECONDS = 3.0  # kept for stopping the services
 _GREEDY = SamplingParameters(temperature=0.0)
@@ -60,7 +60,7 @@ async def run_demo(seconds: float) -> None:
         cast = await _choose(progress)
         end = time.monotonic() + seconds - _STOP_SECONDS
         plan = LocalPlan(
-            target=Hosted(cast.target, ModelOptions(sessions=1)),
+            target=HostedModel(cast.target, ModelOptions(sessions=1)),
             draft=None,
             orchestrator=("--accept-drafts",),
         )

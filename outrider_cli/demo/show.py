@@ -20,10 +20,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from outrider.client import Model, Origin
+from outrider.client import ModelInfo, Origin
 from outrider.speculation import MODEL
 from outrider_cli import verdict
-from outrider_cli.demo.requests import (
+from outrider_cli.demo.questions import (
     ROUND_TRIP_MS,
     DemoRequest,
     Row,
@@ -40,7 +40,7 @@ _LEGEND = {
     Origin.CORRECTED: "correction",
     Origin.BONUS: "bonus token",
 }
-_FRAMES_PER_SECOND = 12
+_FRAMES_PER_SECOND = 12  # redraws of the screen a second
 _ROOM = 6  # lines of a terminal that are left to what stands around two long texts
 _ENOUGH = 3  # pairs of each request for a verdict without reserve
 _NEAR = 0.05  # between the probabilities of two tokens that are called a near-tie
@@ -52,7 +52,7 @@ class Show:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def open(self, model: Model) -> None:
+    def open(self, model: ModelInfo) -> None:
         """Say who writes and, where there are colours, what they mean."""
         self._console.print(
             f"{model.name}, {_count(model.thread_count, 'thread')}:"

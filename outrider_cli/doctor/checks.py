@@ -16,15 +16,15 @@ MEASURABLE_BYTES = 2 * 10**9
 LEAST_RATIO = 4
 """A draft should be this many times smaller than its target."""
 
-EXPIRY_DAYS = 30
+EXPIRY_DAYS = 30  # days before its expiry a certificate is reported
 
-_DAY = 86400.0
+_DAY = 86400.0  # s
 _FULL = 0.8  # of the memory; caches and the rest of the machine need some too
 _SHORT_SPIN, _LONG_SPIN = 5000, 100_000
 _BY_DEFAULT = 30_000  # GOMP_SPINCOUNT, as outrider.engine.llama_library sets it
 
 
-class Level(Enum):
+class Severity(Enum):
     """How bad it is."""
 
     OK = "ok"
@@ -37,7 +37,7 @@ class Finding:
     """What one check found; `remedy` is empty where there is nothing to do."""
 
     check: str
-    level: Level
+    level: Severity
     message: str
     remedy: str = ""
 
@@ -45,7 +45,7 @@ class Finding:
 # --- versions and the build ---
 
 
-class Step(Enum):
+class TrialStep(Enum):
     """What the process that tries llama.cpp does, in this order."""
 
     IMPORT = "loading its library"
@@ -59,7 +59,7 @@ class Step(Enum):
     DONE = "nothing more"
 
 
-class End(Enum):
+class TrialEnd(Enum):
     """How that process ended."""
 
     DONE = "done"
@@ -86,8 +86,8 @@ class LlamaBuild:
 class DecodeTrial:
     """What became of the process that tried llama.cpp: the last step it began, and its end."""
 
-    step: Step
-    end: End
+    step: TrialStep
+    end: TrialEnd
     model: str = ""  # the name of the file that it decoded with; empty if there was none
     detail: str = ""  # the signal's name, or the last words
     seconds: float = 0.0
@@ -102,21 +102,21 @@ class DecodeTrial:
 def judge_versions(versions: Mapping[str, str]) -> Finding:
     """Return what runs here."""
     words = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
-    return Finding("versions", Level.OK, words)
+    return Finding("versions", Severity.OK, words)
 
 
 def judge_build(library: LlamaBuild, trial: DecodeTrial | None) -> list[Finding]:
     """Return whether llama.cpp is here and works; `trial` is None when it is not here."""
     if not library.version:
         message = "llama-cpp-python is not installed: this machine cannot host a model"
-        return [Finding("build", Level.PROBLEM, message, _install(library))]
+        return [Finding("build", Severity.PROBLEM, message, _install(library))]
     findings = []
     if library.pinned and library.version != library.pinned:
         message = (
             f"llama-cpp-python {library.version} is installed, and this Outrider is written for "
             f"{library.pinned}: the low-level API changes without notice"
         )
-        findings.append(Finding("build", Level.PROBLEM, message, _install(library)))
+        findings.append(Finding("build", Severity.PROBLEM, message, _install(library)))
     if trial is None:
         return findings
     return [
@@ -129,32 +129,34 @@ def judge_build(library: LlamaBuild, trial: DecodeTrial | None) -> list[Finding]
 
 def _judge_trial(library: LlamaBuild, trial: DecodeTrial) -> Finding:
     of = f" ({trial.model})" if trial.model else ""
-    if trial.end is End.SIGNAL:
+    if trial.end is TrialEnd.SIGNAL:
         return _judge_death(library, trial, of)
-    if trial.end is End.TIMEOUT and trial.step not in (Step.NUMERICS, Step.EXPECTED):
+    if trial.end is TrialEnd.TIMEOUT and trial.step not in (TrialStep.NUMERICS, TrialStep.EXPECTED):
         message = f"llama.cpp was still {trial.step.value} after {trial.seconds:.0f} s{of}"
-        return Finding("build", Level.PROBLEM, message, "try again when the machine is less busy")
-    if trial.end is End.ERROR:
+        return Finding(
+            "build", Severity.PROBLEM, message, "try again when the machine is less busy"
+        )
+    if trial.end is TrialEnd.ERROR:
         message = f"llama.cpp failed {trial.step.value}{of}: {trial.detail}"
         remedy = ""
-        if trial.step is Step.IMPORT:
+        if trial.step is TrialStep.IMPORT:
             remedy = driver_advice(trial.detail) or _rebuild(library)
-        return Finding("build", Level.PROBLEM, message, remedy)
+        return Finding("build", Severity.PROBLEM, message, remedy)
     if not trial.model:
         message = "llama.cpp loads; there was no model small enough to try a decode with"
         remedy = "give a small one: --draft-model"
-        return Finding("build", Level.NOTE, message, remedy)
-    return Finding("build", Level.OK, f"llama.cpp decodes several tokens and one{of}")
+        return Finding("build", Severity.NOTE, message, remedy)
+    return Finding("build", Severity.OK, f"llama.cpp decodes several tokens and one{of}")
 
 
 def _judge_death(library: LlamaBuild, trial: DecodeTrial, of: str) -> Finding:
     message = f"llama.cpp died of {trial.detail} while {trial.step.value}{of}"
     if trial.detail == "SIGKILL":
         message += ": most likely out of memory"
-        return Finding("build", Level.PROBLEM, message, "free memory, or take a smaller model")
+        return Finding("build", Severity.PROBLEM, message, "free memory, or take a smaller model")
     if trial.detail == "SIGABRT":
         remedy = "try another file; if the bundled models die too: " + _rebuild(library)
-        return Finding("build", Level.PROBLEM, f"{message}: its own check failed", remedy)
+        return Finding("build", Severity.PROBLEM, f"{message}: its own check failed", remedy)
     if _is_x86(library):
         message += (
             ": a bad build; gcc miscompiles llama.cpp's kernels for AMX where nothing mends them, "
@@ -162,7 +164,7 @@ def _judge_death(library: LlamaBuild, trial: DecodeTrial, of: str) -> Finding:
         )
     else:
         message += ": a bad build, perhaps made for another processor"
-    return Finding("build", Level.PROBLEM, message, _rebuild(library))
+    return Finding("build", Severity.PROBLEM, message, _rebuild(library))
 
 
 def _judge_kernels(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
@@ -170,12 +172,12 @@ def _judge_kernels(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
     if trial.untried_amx:
         message = "this build computes every file with AMX, as llama.cpp has it: that is wrong for "
         message += "recurrent models with several sessions, and ends the process for some others"
-        return [Finding("kernels", Level.NOTE, message, _rebuild(library))]
+        return [Finding("kernels", Severity.NOTE, message, _rebuild(library))]
     if not trial.unused:
-        return [Finding("kernels", Level.OK, trial.kernels)] if trial.kernels else []
+        return [Finding("kernels", Severity.OK, trial.kernels)] if trial.kernels else []
     message = f"this build has no kernels for the processor's {', '.join(trial.unused)}"
     message += ": prompts and texts may take twice as long as they need to"
-    return [Finding("kernels", Level.NOTE, message, _rebuild(library))]
+    return [Finding("kernels", Severity.NOTE, message, _rebuild(library))]
 
 
 def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
@@ -183,9 +185,9 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
     if not trial.system_info:
         return []
     if trial.offloads:
-        return [Finding("gpu", Level.OK, "this build of llama.cpp can use a GPU")]
+        return [Finding("gpu", Severity.OK, "this build of llama.cpp can use a GPU")]
     if trial.gpu_fault and library.gpu_layers != 0:
-        level = Level.PROBLEM if library.gpu_layers > 0 else Level.NOTE
+        level = Severity.PROBLEM if library.gpu_layers > 0 else Severity.NOTE
         message = f"the CPU computes, as this build finds no GPU: {trial.gpu_fault}"
         return [Finding("gpu", level, message, "--n-gpu-layers 0 if that is as it should be")]
     remedy = _pip(library, "-DGGML_CUDA=on ")
@@ -193,11 +195,11 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
         remedy = "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"
     if library.gpu_layers > 0:
         message = f"{library.gpu_layers} layers shall go to a GPU, and the build can use none"
-        return [Finding("gpu", Level.PROBLEM, message, f"{remedy}; or leave --n-gpu-layers out")]
+        return [Finding("gpu", Severity.PROBLEM, message, f"{remedy}; or leave --n-gpu-layers out")]
     if library.has_gpu_device:
         message = "there is a GPU, and this build of llama.cpp cannot use it"
-        return [Finding("gpu", Level.NOTE, message, remedy)]
-    return [Finding("gpu", Level.OK, "none, and none is needed: the CPU computes")]
+        return [Finding("gpu", Severity.NOTE, message, remedy)]
+    return [Finding("gpu", Severity.OK, "none, and none is needed: the CPU computes")]
 
 
 def _install(library: LlamaBuild) -> str:
@@ -263,10 +265,10 @@ def judge_models(
 def _judge_file(model: ModelFile) -> Finding:
     if model.error:
         remedy = "give another file, or fetch it again"
-        return Finding("models", Level.PROBLEM, f"{model.role}: {model.error}", remedy)
+        return Finding("models", Severity.PROBLEM, f"{model.role}: {model.error}", remedy)
     words = f"{model.role}: {model.name}, {show_size(model.size)}"
     context = f", {model.context} tokens of context" if model.context else ""
-    return Finding("models", Level.OK, words + context)
+    return Finding("models", Severity.OK, words + context)
 
 
 def _judge_memory(total: int, available: int, limited_by: str, offloads: bool) -> Finding:
@@ -276,10 +278,10 @@ def _judge_memory(total: int, available: int, limited_by: str, offloads: bool) -
     )
     remedy = "take smaller weights or fewer --sessions, or host the draft on another machine"
     if total <= _FULL * available:
-        return Finding("memory", Level.OK, numbers)
+        return Finding("memory", Severity.OK, numbers)
     if offloads or total <= available:
-        return Finding("memory", Level.NOTE, f"{numbers}; the caches come on top", remedy)
-    return Finding("memory", Level.PROBLEM, numbers, remedy)
+        return Finding("memory", Severity.NOTE, f"{numbers}; the caches come on top", remedy)
+    return Finding("memory", Severity.PROBLEM, numbers, remedy)
 
 
 def judge_sizes(target: ModelFile, draft: ModelFile) -> list[Finding]:
@@ -290,12 +292,12 @@ def judge_sizes(target: ModelFile, draft: ModelFile) -> list[Finding]:
             f"the draft's context of {draft.context} tokens is smaller than the target's "
             f"{target.context}: texts that grow past it continue without drafts"
         )
-        findings.append(Finding("pair", Level.NOTE, message, f"--draft-ctx {target.context}"))
+        findings.append(Finding("pair", Severity.NOTE, message, f"--draft-ctx {target.context}"))
     if draft.size * LEAST_RATIO > target.size > 0:
         share = draft.size / target.size
         message = f"the draft is {share:.0%} of the target's size: the speed-up will be small"
         remedy = "take a draft that is ten times smaller or more"
-        findings.append(Finding("pair", Level.NOTE, message, remedy))
+        findings.append(Finding("pair", Severity.NOTE, message, remedy))
     return findings
 
 
@@ -323,7 +325,7 @@ def judge_pairing(
         right = f"not measured: {unknown} ({left_out})"
     if not mismatch:
         message = "the draft and the target share a vocabulary"
-        return Finding("pair", Level.OK, f"{message}; {right}" if right else message)
+        return Finding("pair", Severity.OK, f"{message}; {right}" if right else message)
     if differences:
         words = [
             f"the vocabularies differ and the draft translates (rule: {rule}): {mismatch}",
@@ -334,10 +336,10 @@ def judge_pairing(
             words.append(f"on a sample of text they are {mass:.0%}{at}")
         words += [right] if right else []
         remedy = "a draft of the target's own family is accepted more often (--same-vocabulary)"
-        return Finding("pair", Level.NOTE, "; ".join(words), remedy)
+        return Finding("pair", Severity.NOTE, "; ".join(words), remedy)
     message = f"the vocabularies do not match (rule: {rule}): {mismatch}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
-    return Finding("pair", Level.PROBLEM, message, remedy)
+    return Finding("pair", Severity.PROBLEM, message, remedy)
 
 
 def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -> Finding:
@@ -348,18 +350,18 @@ def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -
     shown = show_profile(profile, native_ms, exact_ms)
     if profile == "exact":
         message = f"{shown}: a seed gives the same text with and without drafts, bit for bit"
-        return Finding("numerics", Level.OK, message)
+        return Finding("numerics", Severity.OK, message)
     if profile == "native":
         message = (
             f"{shown}: texts keep the target's exact distribution, but bits depend on batching, "
             "so a seed may give another text at near-ties"
         )
         if exact_ms:
-            return Finding("numerics", Level.OK, f"{message} (--numerics exact forbids it)")
+            return Finding("numerics", Severity.OK, f"{message} (--numerics exact forbids it)")
         remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/tuning.md)"
-        return Finding("numerics", Level.NOTE, message, remedy)
+        return Finding("numerics", Severity.NOTE, message, remedy)
     why = _too_large("target", size) or "the trial did not get so far"
-    return Finding("numerics", Level.NOTE, f"not known: {why}", "outrider status, once it runs")
+    return Finding("numerics", Severity.NOTE, f"not known: {why}", "outrider status, once it runs")
 
 
 def unmeasured(models: Sequence[ModelFile]) -> str:
@@ -380,8 +382,8 @@ def judge_rollback(kind: str, snapshots: int, checkpoint_ms: float) -> Finding:
     """
     shown = show_memory(kind, snapshots, checkpoint_ms)
     if kind == "none":
-        return Finding("rollback", Level.NOTE, shown, "run it without a draft (--no-draft)")
-    return Finding("rollback", Level.OK, shown)
+        return Finding("rollback", Severity.NOTE, shown, "run it without a draft (--no-draft)")
+    return Finding("rollback", Severity.OK, shown)
 
 
 # --- sharing a machine ---
@@ -408,13 +410,15 @@ def judge_threads(
             flag = "--draft-threads" if role == "draft" else "--threads"
             message = f"{role}: {_plural(count, 'thread')}, but only {limit}"
             findings.append(
-                Finding("threads", Level.PROBLEM, message, f"{flag} {available}, or leave it out")
+                Finding(
+                    "threads", Severity.PROBLEM, message, f"{flag} {available}, or leave it out"
+                )
             )
         elif 0 < physical < (count or available):
             flag = "--draft-threads" if role == "draft" else "--threads"
             message = f"{role}: {count or available} threads on {_plural(physical, 'core')}"
             message += " with two hardware threads each, which seldom help"
-            findings.append(Finding("threads", Level.NOTE, message, f"try {flag} {physical}"))
+            findings.append(Finding("threads", Severity.NOTE, message, f"try {flag} {physical}"))
     words = ", ".join(
         f"{role} {count or available}{' beside the GPU' * (role in on_gpu)}"
         for role, count in wanted
@@ -424,7 +428,7 @@ def judge_threads(
         words += f", who take turns on {_plural(available, 'core')}"
     if not findings:
         words = f"{words}; " if words else ""
-        findings.append(Finding("threads", Level.OK, f"{words}{limit}"))
+        findings.append(Finding("threads", Severity.OK, f"{words}{limit}"))
     return findings
 
 
@@ -433,13 +437,13 @@ def judge_openmp(
 ) -> list[Finding]:
     """Return whether waiting threads leave the cores to others; by the variables of libgomp."""
     if not uses_openmp:
-        return [Finding("openmp", Level.OK, "this build of llama.cpp waits without OpenMP")]
+        return [Finding("openmp", Severity.OK, "this build of llama.cpp waits without OpenMP")]
     findings = [*_judge_waiting(environment, model_count), *_judge_placing(environment)]
     if not findings:
         message = f"no variable is in the way; the engine sets GOMP_SPINCOUNT={_BY_DEFAULT}"
         if "GOMP_SPINCOUNT" in environment:
             message = f"GOMP_SPINCOUNT={environment['GOMP_SPINCOUNT']}, threads wait shortly"
-        findings.append(Finding("openmp", Level.OK, message))
+        findings.append(Finding("openmp", Severity.OK, message))
     return findings
 
 
@@ -459,13 +463,13 @@ def _judge_waiting(environment: Mapping[str, str], model_count: int) -> list[Fin
         message = f"OMP_WAIT_POLICY={policy}"
         count = 0 if (policy or "").strip().lower() == "passive" else float("inf")
     if count > _LONG_SPIN:
-        level = Level.PROBLEM if model_count > 1 else Level.NOTE
+        level = Severity.PROBLEM if model_count > 1 else Severity.NOTE
         message += (
             ": waiting threads keep their cores busy; beside another process one decode was seen "
             "to take 1.7 s in place of 0.07 s"
         )
     elif count < _SHORT_SPIN:
-        level = Level.NOTE
+        level = Severity.NOTE
         message += ": threads sleep at once; a verify of 4 rows was seen to take 3 times as long"
     else:
         return []
@@ -480,13 +484,13 @@ def _judge_placing(environment: Mapping[str, str]) -> list[Finding]:
         value = environment.get(name, "")
         if value and value.strip().lower() != "false":
             message = f"{name}={value} binds threads: two services may sit on the same core"
-            findings.append(Finding("openmp", Level.NOTE, message, f"unset {name}"))
+            findings.append(Finding("openmp", Severity.NOTE, message, f"unset {name}"))
     if environment.get("OMP_THREAD_LIMIT"):
         message = f"OMP_THREAD_LIMIT={environment['OMP_THREAD_LIMIT']} caps --threads silently"
-        findings.append(Finding("openmp", Level.NOTE, message, "unset OMP_THREAD_LIMIT"))
+        findings.append(Finding("openmp", Severity.NOTE, message, "unset OMP_THREAD_LIMIT"))
     if environment.get("OMP_NUM_THREADS"):
         message = f"OMP_NUM_THREADS={environment['OMP_NUM_THREADS']} means nothing to llama.cpp"
-        findings.append(Finding("openmp", Level.NOTE, message, "--threads is what counts"))
+        findings.append(Finding("openmp", Severity.NOTE, message, "--threads is what counts"))
     return findings
 
 
@@ -509,21 +513,21 @@ def judge_port(role: str, address: str, owner: str | None, is_taken: bool) -> Fi
     """Return whether a service can listen there; `owner` says which of ours does."""
     place = f"{address} ({role})" if role else address
     if not is_taken:
-        return Finding("ports", Level.OK, f"{place} is free")
+        return Finding("ports", Severity.OK, f"{place} is free")
     if owner is not None:
         remedy = "use it, or give a second one another --listen"
-        return Finding("ports", Level.NOTE, f"{place} is taken: {owner}", remedy)
+        return Finding("ports", Severity.NOTE, f"{place} is taken: {owner}", remedy)
     number = address.rpartition(":")[2]
     remedy = f"give another --listen; to see whose it is: ss -ltnp 'sport = :{number}'"
     message = f"{place} is taken: another program listens there"
-    return Finding("ports", Level.PROBLEM, message, remedy)
+    return Finding("ports", Severity.PROBLEM, message, remedy)
 
 
 def judge_unusable(role: str, address: str, reason: str) -> Finding:
     """Return that no service can listen there at all."""
     place = f"{address} ({role})" if role else address
     message = f"{place} cannot be listened on: {reason}"
-    return Finding("ports", Level.PROBLEM, message, "--listen wants an address of this machine")
+    return Finding("ports", Severity.PROBLEM, message, "--listen wants an address of this machine")
 
 
 # --- tokens and certificates ---
@@ -535,11 +539,11 @@ def judge_token(name: str, error: str, mode: int) -> Finding:
         remedy = f"openssl rand -hex 32 > {name} && chmod 600 {name}"
         if "cannot read" in error:
             remedy = "correct --token-file, or let this user read the file"
-        return Finding("token", Level.PROBLEM, error, remedy)
+        return Finding("token", Severity.PROBLEM, error, remedy)
     if mode & 0o004:
         message = f"every user of this machine can read {name}"
-        return Finding("token", Level.NOTE, message, f"chmod 600 {name}")
-    return Finding("token", Level.OK, f"{name} holds a token, and not for everyone")
+        return Finding("token", Severity.NOTE, message, f"chmod 600 {name}")
+    return Finding("token", Severity.OK, f"{name} holds a token, and not for everyone")
 
 
 def judge_certificate(
@@ -552,21 +556,21 @@ def judge_certificate(
     what = f"{name} ({option})"
     if not_yet:
         remedy = "set the clock of this machine, or of the one that issued it"
-        return Finding("tls", Level.PROBLEM, f"{what} is not valid yet", remedy)
+        return Finding("tls", Severity.PROBLEM, f"{what} is not valid yet", remedy)
     if seconds is None:
-        return Finding("tls", Level.OK, f"{what} can be read; its expiry is not known")
+        return Finding("tls", Severity.OK, f"{what} can be read; its expiry is not known")
     words = f"{what} is valid for another {_plural(int(seconds // _DAY), 'day')}"
-    return judge_expiry(what, seconds) or Finding("tls", Level.OK, words)
+    return judge_expiry(what, seconds) or Finding("tls", Severity.OK, words)
 
 
 def judge_expiry(what: str, seconds: float) -> Finding | None:
     """Return that a certificate expires or has expired; None while it is good for long."""
     remedy = "have a new one issued, and start the services again"
     if seconds <= 0:
-        return Finding("tls", Level.PROBLEM, f"{what} has expired", remedy)
+        return Finding("tls", Severity.PROBLEM, f"{what} has expired", remedy)
     if seconds < EXPIRY_DAYS * _DAY:
         message = f"{what} expires in {_plural(int(seconds // _DAY), 'day')}"
-        return Finding("tls", Level.NOTE, message, remedy)
+        return Finding("tls", Severity.NOTE, message, remedy)
     return None
 
 

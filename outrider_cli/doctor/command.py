@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider_cli.options import ClientOptions, ModelOptions, Prefix, spread
+from outrider.model_service.config import ModelOptions
+from outrider_cli.options import ClientOptions, Prefix, spread
 from outrider_cli.services.commands import DRAFT_ADDRESS, ORCHESTRATOR_ADDRESS, TARGET_ADDRESS
 from outrider_cli.services.pair import BESIDE_THE_TARGET, BUNDLED_DRAFT, BUNDLED_TARGET
 from outrider_cli.services.pair import DraftModel as DraftModelOption
@@ -29,10 +30,10 @@ from outrider_cli.services.pair import TargetModel as TargetModelOption
 if TYPE_CHECKING:
     from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity
-    from outrider_cli.doctor.checks import DecodeTrial, End, Finding, LlamaBuild, ModelFile
+    from outrider_cli.doctor.checks import DecodeTrial, Finding, LlamaBuild, ModelFile, TrialEnd
 
 _TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
-_PROBE_SECONDS = 60.0
+_PROBE_SECONDS = 60.0  # s; in which one service is probed
 _SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and does not disturb others
 _LISTENS = {
     "orchestrator": ORCHESTRATOR_ADDRESS,
@@ -48,7 +49,7 @@ Peer = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Hosted:
+class PlannedModel:
     """A model that this machine shall host."""
 
     role: str
@@ -119,7 +120,7 @@ def _hosted(
     engine: ModelOptions,
     draft_engine: ModelOptions,
     whole_pair: bool,
-) -> list[Hosted]:
+) -> list[PlannedModel]:
     """Return the models to host: a pair of what is given and what is bundled, or what is given."""
     target, draft = model, draft_model
     if whole_pair:
@@ -127,11 +128,14 @@ def _hosted(
         target, draft = model or bundled, draft_model or model or (bundled and BUNDLED_DRAFT)
     draft_engine = replace(draft_engine, context=draft_engine.context or engine.context)
     both = (("target", target, engine), ("draft", draft, draft_engine))
-    return [Hosted(role, path, options) for role, path, options in both if path]
+    return [PlannedModel(role, path, options) for role, path, options in both if path]
 
 
 def _look(
-    hosted: Sequence[Hosted], peers: dict[str, str], listen: str | None, connection: ClientOptions
+    hosted: Sequence[PlannedModel],
+    peers: dict[str, str],
+    listen: str | None,
+    connection: ClientOptions,
 ) -> list[Finding]:
     """Return the findings of all checks, in the order of what depends on what."""
     from outrider_cli.doctor.checks import judge_versions
@@ -155,7 +159,7 @@ def _look(
 # --- llama.cpp and the models ---
 
 
-def _look_here(hosted: Sequence[Hosted]) -> list[Finding]:
+def _look_here(hosted: Sequence[PlannedModel]) -> list[Finding]:
     """Return what is found about this machine as a host of models."""
     from outrider.memory import available_memory
     from outrider_cli.doctor import checks
@@ -176,7 +180,7 @@ def _look_here(hosted: Sequence[Hosted]) -> list[Finding]:
     ]
 
 
-def _library(hosted: Sequence[Hosted]) -> LlamaBuild:
+def _library(hosted: Sequence[PlannedModel]) -> LlamaBuild:
     from outrider.engine.kernels import LLAMA_CMAKE
     from outrider_cli.doctor.checks import LlamaBuild
     from outrider_cli.doctor.machine import has_gpu_device
@@ -228,7 +232,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _file(one: Hosted) -> ModelFile:
+def _file(one: PlannedModel) -> ModelFile:
     """Return what can be said of a model's file without llama.cpp."""
     from outrider.engine.gguf_check import check_gguf
     from outrider.errors import OutriderError
@@ -247,7 +251,7 @@ def _file(one: Hosted) -> ModelFile:
         return ModelFile(role=one.role, name=name, error=unread)
 
 
-def _with_context(one: Hosted, file: ModelFile, tried: Probed) -> ModelFile:
+def _with_context(one: PlannedModel, file: ModelFile, tried: Probed) -> ModelFile:
     """Return the file with what llama.cpp said of it."""
     report = tried.report.get(one.role, {})
     if report.get("error"):
@@ -258,13 +262,13 @@ def _with_context(one: Hosted, file: ModelFile, tried: Probed) -> ModelFile:
 
 def _try_llama(
     library: LlamaBuild,
-    hosted: Sequence[Hosted],
+    hosted: Sequence[PlannedModel],
     files: Sequence[ModelFile],
     configs: dict[str, ModelConfig],
 ) -> Probed:
     """Let a process of its own try llama.cpp, which may well die of it."""
     from outrider_cli.cpu_time import OthersClock
-    from outrider_cli.doctor.checks import DecodeTrial, Step
+    from outrider_cli.doctor.checks import DecodeTrial, TrialStep
 
     if not library.version:
         return Probed()
@@ -282,7 +286,7 @@ def _try_llama(
         report |= line
     end, detail = _end(code, report.get("failure", ""), last_words)
     trial = DecodeTrial(
-        step=Step[report.get("step", "IMPORT")],
+        step=TrialStep[report.get("step", "IMPORT")],
         end=end,
         model=report.get("model", ""),
         detail=detail,
@@ -297,15 +301,15 @@ def _try_llama(
     return Probed(trial, report, others.share() or 0.0)
 
 
-def _end(code: int | None, failure: str, last_words: str) -> tuple[End, str]:
+def _end(code: int | None, failure: str, last_words: str) -> tuple[TrialEnd, str]:
     """Return how the trial ended, with the signal or the error."""
-    from outrider_cli.doctor.checks import End
+    from outrider_cli.doctor.checks import TrialEnd
 
     if code is None:
-        return End.TIMEOUT, ""
+        return TrialEnd.TIMEOUT, ""
     if code < 0:
-        return End.SIGNAL, _signal_name(-code)
-    return (End.ERROR, failure or last_words) if code or failure else (End.DONE, "")
+        return TrialEnd.SIGNAL, _signal_name(-code)
+    return (TrialEnd.ERROR, failure or last_words) if code or failure else (TrialEnd.DONE, "")
 
 
 def _trials(sizes: dict[str, int], configs: dict[str, ModelConfig]) -> list[dict[str, Any]]:
@@ -337,7 +341,7 @@ def _trial_values(config: ModelConfig, size: int) -> dict[str, Any]:
 
 def _run_probe(order: str) -> tuple[int | None, list[dict[str, Any]], str]:
     """Return the exit code (None: too slow), the lines it reported, the last words."""
-    command = (sys.executable, "-P", "-m", "outrider_cli.doctor.probe")
+    command = (sys.executable, "-P", "-m", "outrider_cli.doctor.trial")
     # Waiting is judged elsewhere; here it would only make the trial slow.
     left_out = ("OUTRIDER_", "OMP_", "GOMP_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
@@ -422,7 +426,7 @@ def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
     return [judge_numerics(report.get("profile", ""), targets[0].size, *costs)]
 
 
-def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:
+def _sharing(hosted: Sequence[PlannedModel], tried: Probed) -> list[Finding]:
     from outrider.threads import available_threads, physical_cores
     from outrider_cli.doctor.checks import judge_openmp, judge_threads
 
@@ -459,7 +463,7 @@ async def _port(role: str, address: str, security: ClientSecurity) -> Finding:
     from outrider.errors import InvalidConfig
     from outrider.rpc.channel import read_listen
     from outrider_cli.doctor.checks import judge_port, judge_unusable
-    from outrider_cli.doctor.peers import whose_port
+    from outrider_cli.doctor.peer_probe import whose_port
 
     try:
         place = read_listen(address)
@@ -496,7 +500,7 @@ def _secrets(security: ClientSecurity) -> list[Finding]:
     from outrider.errors import InvalidConfig
     from outrider.rpc.certificates import ca_validity, own_validity
     from outrider.rpc.security import call_metadata, channel_credentials
-    from outrider_cli.doctor.checks import Finding, Level, judge_certificate, judge_token
+    from outrider_cli.doctor.checks import Finding, Severity, judge_certificate, judge_token
 
     findings = []
     if (path := security.token_file) is not None:
@@ -512,7 +516,7 @@ def _secrets(security: ClientSecurity) -> list[Finding]:
         channel_credentials(security)
     except InvalidConfig as refused:
         remedy = "correct the option, or have the certificate made anew"
-        return [*findings, Finding("tls", Level.PROBLEM, str(refused), remedy)]
+        return [*findings, Finding("tls", Severity.PROBLEM, str(refused), remedy)]
     validity = ca_validity(security.tls_ca)
     what = ("--tls-ca", str(security.tls_ca))
     findings.append(judge_certificate(*what, validity.seconds_left, validity.not_yet))
@@ -525,20 +529,20 @@ def _secrets(security: ClientSecurity) -> list[Finding]:
 
 async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list[Finding]:
     import outrider
-    from outrider_cli.doctor.peer_checks import Failure, ProbedPeer, judge_peer
-    from outrider_cli.doctor.peers import probe_peer
+    from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer, judge_peer
+    from outrider_cli.doctor.peer_probe import probe_peer
 
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
             found = await probe_peer(role, address, security)
     except TimeoutError:
         detail = f"the probe took more than {_PROBE_SECONDS:.0f} s"
-        found = ProbedPeer(role=role, address=address, failure=Failure.TIMEOUT, detail=detail)
+        found = ProbedPeer(role=role, address=address, failure=CallFailure.TIMEOUT, detail=detail)
     return judge_peer(found, outrider.__version__)
 
 
 async def _compare(target: str, draft: str, security: ClientSecurity) -> list[Finding]:
-    from outrider_cli.doctor.peers import compare
+    from outrider_cli.doctor.peer_probe import compare
 
     with suppress(TimeoutError):  # of which the probes have said enough
         async with asyncio.timeout(_PROBE_SECONDS):

@@ -24,7 +24,7 @@ _PLACES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class PairForecast:
     """What a pair may be expected to do, by a sample of text."""
 
     acceptance: float | None
@@ -41,7 +41,7 @@ def costs_of(target: Model, draft: Model) -> dict[str, Any]:
     return {"target_ms": its, "draft_ms": 1e3 * quick_costs(draft, perf_counter)[0].seconds}
 
 
-def expect(target: Model, draft: Model, translation: Translation | None) -> Expected:
+def expect(target: Model, draft: Model, translation: Translation | None) -> PairForecast:
     """Return what a draft does for a target; nobody else uses them, and sequences 0 are emptied.
 
     Without a translation the two have the same ids.
@@ -50,20 +50,20 @@ def expect(target: Model, draft: Model, translation: Translation | None) -> Expe
     best = _best(target, ids)
     if translation is None:
         pairs = zip(best, _best(draft, ids), strict=True)
-        return Expected(sum(mine == its for mine, its in pairs) / len(ids))
+        return PairForecast(sum(mine == its for mine, its in pairs) / len(ids))
     mass, level = _share(draft, translation)
     places = range(0, len(ids), max(1, len(ids) // _PLACES))
     lease = Lease(Session(b"", 0.0, sequence=0), draft, draft.describe().context)
     guesses = [_guess(draft, lease, ids[: place + 1], translation, level) for place in places]
     draft.truncate(0, 0)
     right = sum(each == best[place] for each, place in zip(guesses, places, strict=True))
-    return Expected(right / len(places), mass, _shown(level))
+    return PairForecast(right / len(places), mass, _shown(level))
 
 
-def expect_without_target(draft: Model, translation: Translation) -> Expected:
+def expect_without_target(draft: Model, translation: Translation) -> PairForecast:
     """Return what can be said of a draft where its target is not loaded: no acceptance."""
     mass, level = _share(draft, translation)
-    return Expected(None, mass, _shown(level))
+    return PairForecast(None, mass, _shown(level))
 
 
 def _share(draft: Model, translation: Translation) -> tuple[float, Level]:

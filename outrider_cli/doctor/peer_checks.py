@@ -12,7 +12,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
     Finding,
-    Level,
+    Severity,
     judge_expiry,
     median_of,
     show_time,
@@ -23,7 +23,7 @@ from outrider_cli.numerics import show_kernels, show_layout, show_profile
 _HERE = ("127.", "localhost:", "[::1]:")  # where addresses begin that are on their own machine
 
 
-class Failure(Enum):
+class CallFailure(Enum):
     """Why a service could not be talked to, and what to do about it."""
 
     REFUSED = "start it there (outrider {role}), or correct the port"
@@ -47,7 +47,7 @@ class ProbedPeer:
 
     role: str
     address: str
-    failure: Failure | None = None
+    failure: CallFailure | None = None
     detail: str = ""
     serving: bool = True
     round_trips: tuple[float, ...] = ()  # seconds
@@ -61,12 +61,12 @@ def judge_peer(peer: ProbedPeer, own_version: str = "") -> list[Finding]:
     place = f"{peer.role} at {peer.address}"
     if peer.failure is not None:
         remedy = peer.failure.value.format(role=peer.role)
-        return [Finding("peers", Level.PROBLEM, f"{place}: {peer.detail}", remedy)]
+        return [Finding("peers", Severity.PROBLEM, f"{place}: {peer.detail}", remedy)]
     findings = [_judge_distance(peer, place)]
     said = peer.model or peer.status
     if said and own_version and said.service_version != own_version:
         message = f"{place} is version {said.service_version}, this is {own_version}"
-        findings.append(Finding("peers", Level.NOTE, message, "install the same everywhere"))
+        findings.append(Finding("peers", Severity.NOTE, message, "install the same everywhere"))
     if peer.expiry_seconds is not None:
         expires = judge_expiry(f"the certificate of the {place}", peer.expiry_seconds)
         findings += [expires] if expires else []
@@ -86,9 +86,9 @@ def _judge_distance(peer: ProbedPeer, place: str) -> Finding:
         words.append(f"round trip {show_time(middle)}, at worst {show_time(worst)}")
     message = ", ".join(words)
     if peer.serving:
-        return Finding("peers", Level.OK, message)
+        return Finding("peers", Severity.OK, message)
     remedy = "wait until it has loaded its model; its log says how far it is"
-    return Finding("peers", Level.NOTE, f"{message}; it is not serving yet", remedy)
+    return Finding("peers", Severity.NOTE, f"{message}; it is not serving yet", remedy)
 
 
 def _describe(model: common.GetModelResponse) -> str:
@@ -112,7 +112,7 @@ def judge_chat_template(model: common.GetModelResponse) -> Finding:
         shown = template.form.summary()
     except InvalidRequest as error:
         return Finding(
-            "chats", Level.NOTE, f"{name}: {error}", "--chat-template-file with a better one"
+            "chats", Severity.NOTE, f"{name}: {error}", "--chat-template-file with a better one"
         )
     calls = (
         f"calls in {shown['calls']} after {shown['call_opening']!r}"
@@ -122,8 +122,8 @@ def judge_chat_template(model: common.GetModelResponse) -> Finding:
     message = f"{name}: {calls}, thoughts in {shown['thoughts']}, ids of calls: {shown['ids']}"
     if template.takes_tools and not shown["calls"]:
         remedy = "tools are refused; --chat-template-file with one that shows calls"
-        return Finding("chats", Level.NOTE, message, remedy)
-    return Finding("chats", Level.OK, message)
+        return Finding("chats", Severity.NOTE, message, remedy)
+    return Finding("chats", Severity.OK, message)
 
 
 def _judge_link(
@@ -139,9 +139,9 @@ def _judge_link(
     )
     if address.removeprefix("plain://").startswith(_HERE):
         message += ": it is so quick that messages take longer, and drafts gain little"
-        return [Finding("peers", Level.OK, message)]
+        return [Finding("peers", Severity.OK, message)]
     remedy = "run the orchestrator beside the target, or draft more per round (--n-draft)"
-    return [Finding("peers", Level.NOTE, f"{message}: the link sets the speed", remedy)]
+    return [Finding("peers", Severity.NOTE, f"{message}: the link sets the speed", remedy)]
 
 
 def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
@@ -153,7 +153,7 @@ def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
         trip = peer.round_trip_duration.ToNanoseconds() / 1e9
         distance = f", round trip {show_time(trip)}" if trip else ""
         message = f"its {peer.role} at {peer.address}, {_describe(peer.model)}{distance}"
-        findings.append(Finding("peers", Level.OK, message))
+        findings.append(Finding("peers", Severity.OK, message))
         if peer.role == "target" and peer.model.chat_template:
             findings.append(judge_chat_template(peer.model))
         if peer.role == "target":
@@ -162,18 +162,21 @@ def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
     if waits:
         return findings
     if status.speculating:
-        return [*findings, Finding("pair", Level.OK, "the orchestrator uses its draft")]
+        return [*findings, Finding("pair", Severity.OK, "the orchestrator uses its draft")]
     if len(ready) < 2:
         message = f"the orchestrator works without a draft model: {status.reason}"
-        return [*findings, Finding("pair", Level.NOTE, message, "start it with --draft HOST:PORT")]
+        return [
+            *findings,
+            Finding("pair", Severity.NOTE, message, "start it with --draft HOST:PORT"),
+        ]
     message = f"the orchestrator refuses its pair: {status.reason}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
-    return [*findings, Finding("pair", Level.PROBLEM, message, remedy)]
+    return [*findings, Finding("pair", Severity.PROBLEM, message, remedy)]
 
 
 def _judge_wait(peer: messages.PeerStatus) -> Finding:
     state = messages.PeerState.Name(peer.state).removeprefix("PEER_STATE_").lower()
-    level = Level.PROBLEM if state in ("refused", "lost") else Level.NOTE
+    level = Severity.PROBLEM if state in ("refused", "lost") else Severity.NOTE
     role = peer.role
     remedy = f"outrider doctor --{role} with its address says more, run beside the orchestrator"
     return Finding("peers", level, f"its {role} is {state}: {peer.detail}", remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outrider_cli.doctor.checks import Finding, Level
+from outrider_cli.doctor.checks import Finding, Severity
 from outrider_cli.render import Line, Words, wrapped
 from outrider_cli.verdict import UNSURE
 
@@ -20,19 +20,19 @@ _INDENT = " " * 18
 
 
 def judge_gain(ratio: float, others_share: float = 0.0) -> Finding:
-    """Return whether drafts pay by a forecast, from times of a machine that others left alone."""
+    """Return whether drafts pay by a forecast, from times of a machine that nothing else used."""
     if others_share > _BUSY_SHARE:
         message = "The machine is too busy to say whether drafts pay; try again when it is not."
     elif ratio > 1 + UNSURE:
         message = "Drafts are expected to help here; outrider bench measures how much."
     else:
         message = "Drafts are not expected to save time here; then none are made."
-    return Finding(GAIN, Level.OK, message)
+    return Finding(GAIN, Severity.OK, message)
 
 
 def all_well(findings: Sequence[Finding]) -> bool:
     """Return whether nothing has to be mended."""
-    return all(finding.level is not Level.PROBLEM for finding in findings)
+    return all(finding.level is not Severity.PROBLEM for finding in findings)
 
 
 def finding_lines(findings: Sequence[Finding], width: int | None) -> list[Line]:
@@ -42,7 +42,7 @@ def finding_lines(findings: Sequence[Finding], width: int | None) -> list[Line]:
         if finding.check == GAIN:  # which the verdict says
             continue
         name = finding.level.value
-        mark = name.upper() if finding.level is Level.PROBLEM else name
+        mark = name.upper() if finding.level is Severity.PROBLEM else name
         first, *others = wrapped(finding.message, _room(width))
         lines.append([Words(f"{mark:<8}", _STYLES[name]), Words(f"{finding.check:<10}{first}")])
         lines += [[Words(_INDENT + other)] for other in others]
@@ -60,8 +60,8 @@ def _room(width: int | None) -> int | None:
 
 def verdict(findings: Sequence[Finding]) -> str:
     """Return the last line: whether this set-up is fine, and what drafts may do in it."""
-    problems = sum(finding.level is Level.PROBLEM for finding in findings)
-    notes = sum(finding.level is Level.NOTE for finding in findings)
+    problems = sum(finding.level is Severity.PROBLEM for finding in findings)
+    notes = sum(finding.level is Severity.NOTE for finding in findings)
     if problems:
         them = "the PROBLEM" if problems == 1 else f"the {problems} PROBLEMs"
         return f"This set-up does not work yet: mend {them} above."

@@ -10,14 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli.drafting import DraftingOptions
-from outrider_cli.options import (
-    ClientOptions,
-    ModelOptions,
-    Prefix,
-    SamplingOptions,
-    spread,
-)
+from outrider_cli.options import ClientOptions, Prefix, SamplingOptions, spread
 from outrider_cli.services.pair import (
     BESIDE_THE_TARGET,
     DraftModel,
@@ -153,7 +148,7 @@ def generate(
     outrider generate --orchestrator 127.0.0.1:50060 < prompt.txt
     """
     from outrider import client, messages
-    from outrider_cli.generate import run
+    from outrider_cli.generate import execute
 
     _check_draft(no_draft, draft_model, compare)
     options = client.GenerateOptions(
@@ -165,19 +160,19 @@ def generate(
         **drafting.known(),
         acceptance=messages.Rule(acceptance) if acceptance else None,
         rows=messages.Form(rows) if rows else None,
-        rollback=client.Rollback(rollback) if rollback else None,
+        rollback=client.RollbackMode(rollback) if rollback else None,
         detail=client.Detail(min(max(verbose, as_json), 2)),  # the reports name the sources
     )
     text = read_prompt(prompt)
     client.write_request(text, options)  # refuses before anything is started
-    task = run.GenerateTask(text, options, run.make_reader(text, as_json, verbose), compare)
+    task = execute.GenerateTask(text, options, execute.make_reader(text, as_json, verbose), compare)
     if orchestrator:
         refuse_models(command_line)
-        asyncio.run(run.run_remotely(task, orchestrator, connection.security()))
+        asyncio.run(execute.run_remotely(task, orchestrator, connection.security()))
     else:
         own = None if no_draft else choose_draft(model, draft_model)
         plan = plan_pair(choose_target(model), own, engine, draft_engine, same_vocabulary)
-        asyncio.run(run.run_locally(task, plan))
+        asyncio.run(execute.run_locally(task, plan))
 
 
 def _check_draft(no_draft: bool, draft_model: Path | None, compare: bool) -> None:

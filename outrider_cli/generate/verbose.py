@@ -23,13 +23,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TypeVar
 
-from outrider.client import Candidate, Position, Report, Token
+from outrider.client import Candidate, Position, RoundReport, Token
 from outrider_cli.render import Line, Words, branch_style, source_style
 
 _T = TypeVar("_T")
 
 
-def round_lines(report: Report) -> Iterator[Line]:
+def round_lines(report: RoundReport) -> Iterator[Line]:
     """Yield the lines of one round."""
     numbers, sources = report.draft_lines, report.sources
     for i, token in enumerate(report.draft):
@@ -44,7 +44,7 @@ def round_lines(report: Report) -> Iterator[Line]:
         yield [Words(line)]
 
 
-def _sources(report: Report) -> Line:
+def _sources(report: RoundReport) -> Line:
     """Return who proposed which tokens, each source in its own style."""
     words = [Words("[SOURCE] ")]
     for source, which in _runs(report.sources):
@@ -52,7 +52,7 @@ def _sources(report: Report) -> Line:
     return words[:-1]
 
 
-def _branches(report: Report) -> Line:
+def _branches(report: RoundReport) -> Line:
     """Return which tokens are of which line of the draft, each line in its own style."""
     words = [Words("[LINE] ")]
     for number, which in _runs(report.draft_lines):
@@ -70,7 +70,7 @@ def _runs(names: Sequence[_T]) -> Iterator[tuple[_T, str]]:
         first = last + 1
 
 
-def _plain_lines(report: Report) -> Iterator[str]:
+def _plain_lines(report: RoundReport) -> Iterator[str]:
     if report.positions:
         yield f"[STOP] {len(report.draft)} drafted: {report.draft_end.value}"
     for i, position in enumerate(report.positions):
@@ -78,7 +78,7 @@ def _plain_lines(report: Report) -> Iterator[str]:
     yield from _verdicts(report)
 
 
-def _verdicts(report: Report) -> Iterator[str]:
+def _verdicts(report: RoundReport) -> Iterator[str]:
     accepted = report.accepted_token_count
     for i, token in enumerate(report.draft[:accepted]):
         yield f"[VERIFY] Draft: {_shown(token)}, Target: {_shown(token)}"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli import rereading
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     HttpOptions,
     JoiningOptions,
-    ModelOptions,
     Prefix,
     ServerOptions,
     SharingOptions,
@@ -24,7 +24,7 @@ from outrider_cli.options import (
 
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
-    from gateway.server import HttpServer
+    from gateway.http_server import HttpServer
     from orchestrator.main import StartGateway
     from orchestrator.service import Orchestrator
     from outrider.rpc.security import ClientSecurity
@@ -249,7 +249,7 @@ def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | No
     if wanted is None:
         return None
     config = replace(wanted, state=state)
-    from gateway.server import HttpServer
+    from gateway.http_server import HttpServer
 
     async def start(orchestrator: Orchestrator) -> HttpServer:
         server = HttpServer(config, orchestrator, orchestrator.access)
@@ -288,7 +288,7 @@ def serve(role: str, config: Made, run: Callable[[Made], Coroutine[Any, Any, Non
     """
     from outrider import logs, tracing
     from outrider.errors import InvalidConfig
-    from outrider.reloading import Settings
+    from outrider.settings_reload import Settings
 
     if rereading.takes(config):
         return

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from outrider.engine.gguf_check import check_gguf
 from outrider.errors import InvalidConfig
+from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT, Child, OnLogLine, no_log, watch
 from outrider_cli import COMMAND
-from outrider_cli.options import ModelOptions, arguments
+from outrider_cli.options import arguments
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ _PLAIN = "plain://"  # never TLS between processes of one machine
 
 
 @dataclass(frozen=True, slots=True)
-class Hosted:
+class HostedModel:
     """A model to host here."""
 
     model: Path
@@ -32,8 +33,8 @@ class Hosted:
 class LocalPlan:
     """What to start: each model here, or reached at its address; no draft for the target alone."""
 
-    target: Hosted | str
-    draft: Hosted | str | None
+    target: HostedModel | str
+    draft: HostedModel | str | None
     listen: str = ANY_PORT  # of the orchestrator
     orchestrator: tuple[str, ...] = ()  # more of its options
     own_draft: bool = True  # the target drafts with the draft's model, too, in its own process
@@ -49,7 +50,7 @@ class LocalPlan:
     def own_draft_words(self) -> Sequence[str]:
         """The option that lets the target draft, too: where both are here, with the same model."""
         draft = self.draft
-        if not (self.own_draft and isinstance(draft, Hosted)):
+        if not (self.own_draft and isinstance(draft, HostedModel)):
             return ()
         words = [f"--draft{word[1:]}" for word in arguments(draft.options)]
         words += [word for word in self.orchestrator if word == "--same-vocabulary"]
@@ -70,11 +71,11 @@ class LocalServices:
     async def start(self) -> str:
         """Return the orchestrator's address; the models may still be loading."""
         plan = self._plan
-        if plan.own_draft_words and isinstance(plan.draft, Hosted):
+        if plan.own_draft_words and isinstance(plan.draft, HostedModel):
             _check_draft(plan.draft.model)
-        if isinstance(plan.target, Hosted):
+        if isinstance(plan.target, HostedModel):
             self.target = await self._start_model("target", plan.target, more=plan.own_draft_words)
-        if isinstance(plan.draft, Hosted):
+        if isinstance(plan.draft, HostedModel):
             self.draft = await self._start_model("draft", plan.draft)
         target, draft = await asyncio.gather(
             _address(self.target, plan.target), _address(self.draft, plan.draft)
@@ -94,7 +95,7 @@ class LocalServices:
         return await self.watch(self.orchestrator.address())
 
     async def _start_model(
-        self, role: str, hosted: Hosted, listen: str = ANY_PORT, more: Sequence[str] = ()
+        self, role: str, hosted: HostedModel, listen: str = ANY_PORT, more: Sequence[str] = ()
     ) -> Child:
         words = (
             f"--model={hosted.model}",
@@ -107,7 +108,7 @@ class LocalServices:
 
     async def restart_draft(self) -> None:
         """Start the draft again where it was."""
-        assert isinstance(self._plan.draft, Hosted)
+        assert isinstance(self._plan.draft, HostedModel)
         self.draft = await self._start_model("draft", self._plan.draft, self._draft_address)
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
@@ -151,7 +152,7 @@ def _check_draft(path: Path) -> None:
         raise InvalidConfig("draft-model", str(error).partition(": ")[2]) from None
 
 
-async def _address(child: Child | None, place: Hosted | str | None) -> str:
+async def _address(child: Child | None, place: HostedModel | str | None) -> str:
     """Return where a peer is, for the orchestrator; empty when there is none."""
     if child is not None:
         return _PLAIN + await child.address()

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import outrider
+from outrider.model_service.config import ModelOptions
 from outrider_cli import settings
-from outrider_cli.options import ModelOptions, flags
+from outrider_cli.options import flags
 
 if TYPE_CHECKING:
-    from outrider_cli.services.local import Hosted, LocalPlan
+    from outrider_cli.services.local import HostedModel, LocalPlan
 
 ROOT = Path(outrider.__file__).parents[1]
 """The checkout, or the folder that the packages are installed in."""
@@ -54,11 +55,11 @@ def choose_draft(model: Path | None, draft_model: Path | None) -> Path | None:
     return _check_file("draft-model", draft_model or BUNDLED_DRAFT)
 
 
-def host_draft(model: Path, options: ModelOptions, of_target: ModelOptions) -> Hosted:
+def host_draft(model: Path, options: ModelOptions, of_target: ModelOptions) -> HostedModel:
     """Return the draft to host; it takes the target's context unless it has its own."""
-    from outrider_cli.services.local import Hosted
+    from outrider_cli.services.local import HostedModel
 
-    return Hosted(model, replace(options, context=options.context or of_target.context))
+    return HostedModel(model, replace(options, context=options.context or of_target.context))
 
 
 def plan_pair(
@@ -72,10 +73,10 @@ def plan_pair(
 
     With `same_vocabulary` a draft whose ids are not the target's is refused.
     """
-    from outrider_cli.services.local import Hosted, LocalPlan
+    from outrider_cli.services.local import HostedModel, LocalPlan
 
     return LocalPlan(
-        target=Hosted(target, engine),
+        target=HostedModel(target, engine),
         draft=host_draft(draft, draft_engine, engine) if draft else None,
         # One user at a terminal: Ctrl-C is the deadline.
         orchestrator=(

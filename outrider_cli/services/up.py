@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     ClientOptions,
     HttpOptions,
     JoiningOptions,
-    ModelOptions,
     Prefix,
     ServerOptions,
     SharingOptions,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from outrider_cli.services.local import LocalPlan, LocalServices
     from outrider_cli.services.next_steps import NextSteps
 
-_RESTART_SECONDS = 1.0
+_RESTART_SECONDS = 1.0  # s; before a service that ended is started again
 
 FarTarget = Annotated[
     str | None,
@@ -92,7 +92,7 @@ def up(
     Drafts of other machines may dial in, where they are accepted. The target gets the threads, a
     draft of its own what it leaves. A draft that dies is started again.
     """
-    from outrider_cli.services.local import Hosted, LocalPlan
+    from outrider_cli.services.local import HostedModel, LocalPlan
 
     _check_exclusive(bool(target and model), (draft, draft_model, no_draft))
     own = None if no_draft or draft else choose_draft(model, draft_model)
@@ -110,7 +110,7 @@ def up(
     }
     words += [f"--{name}={path.resolve()}" for name, path in paths.items() if path]
     plan = LocalPlan(
-        target=target or Hosted(choose_target(model), engine),
+        target=target or HostedModel(choose_target(model), engine),
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),
         listen=listen,
         orchestrator=tuple(words),
@@ -162,7 +162,7 @@ async def _stay_up(
 async def _serve(services: LocalServices, steps: NextSteps) -> None:
     """Say when everything is ready; then bring the draft back whenever it dies."""
     from outrider.client import CallFailed, OutriderClient
-    from outrider_cli.generate.run import wait_for_pair
+    from outrider_cli.generate.execute import wait_for_pair
     from outrider_cli.screen import Progress, note, show_view
     from outrider_cli.status_table import status_view
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from outrider_cli.demo.model import NotFetched, fetch_model
+from outrider_cli.demo.download import NotFetched, fetch_model
 from tests.support.commands import Command, Terminal, on_a_terminal, until
 from tests.support.processes import DRAFT
 

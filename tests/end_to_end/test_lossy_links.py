@@ -16,15 +16,15 @@ import pytest_asyncio
 from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
+from outrider.model_service.config import ModelOptions
 from outrider.rpc.security import ClientSecurity
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.speculation import Policy
 from outrider_bench.remote_model import start_remote, write_token
 from outrider_bench.shaper import Link, Shape, why_not
-from outrider_cli.generate.run import wait_for_pair
-from outrider_cli.options import ModelOptions
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
-from outrider_cli.services.local import Hosted, LocalPlan, local_services
+from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from tests.support.processes import DRAFT, TARGET
 from tests.support.prompts import held_out_prompts
 from tests.support.thorough import THOROUGH
@@ -52,8 +52,8 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Outr
 
     with Link(ROUGH) as link:
         children = [
-            await start_remote(link, "target", Hosted(TARGET, EQUAL_BITS), token),
-            await start_remote(link, "draft", Hosted(DRAFT, ONE_THREAD), token),
+            await start_remote(link, "target", HostedModel(TARGET, EQUAL_BITS), token),
+            await start_remote(link, "draft", HostedModel(DRAFT, ONE_THREAD), token),
         ]
         try:
             target, draft = [await child.address() for child in children]

@@ -11,7 +11,7 @@ from model_making.reordered import shortened
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.translating import needed_translation
-from outrider_cli.doctor.expected import Expected, expect
+from outrider_cli.doctor.expected import PairForecast, expect
 
 MODELS = Path(__file__).parents[2] / "models"
 
@@ -29,7 +29,7 @@ def target() -> Iterator[LlamaModel]:
     model.close()
 
 
-def expected_of(target: LlamaModel, path: Path) -> Expected:
+def expected_of(target: LlamaModel, path: Path) -> PairForecast:
     draft = load(path)
     expected = expect(target, draft, needed_translation(draft, target))
     draft.close()
@@ -37,7 +37,7 @@ def expected_of(target: LlamaModel, path: Path) -> Expected:
 
 
 def test_a_model_is_always_right_for_itself(target: LlamaModel) -> None:
-    assert expected_of(target, MODELS / "stdlib-target-q8_0.gguf") == Expected(1.0)
+    assert expected_of(target, MODELS / "stdlib-target-q8_0.gguf") == PairForecast(1.0)
 
 
 def test_less_is_expected_of_a_draft_that_shares_less(target: LlamaModel, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from outrider import sampling
-from outrider.distribution import Distribution
+from outrider.distribution import Distribution, distribution_of
 from outrider.engine.calibrate import (
     HISTORY,
     PADDINGS,
@@ -519,7 +518,7 @@ def test_the_chains_distribution_is_the_distribution_that_is_written_down(
     for row in rows_of(model, 0, TEXT, [12]):
         distribution = sampler.distribution(row)
         assert len(set(distribution.token_ids.tolist())) == len(distribution.token_ids)
-        expected = dense(sampling.distribution_of(row, parameters), SIZE)
+        expected = dense(distribution_of(row, parameters), SIZE)
         np.testing.assert_allclose(dense(distribution, SIZE), expected, atol=1e-6)
 
 
@@ -529,7 +528,7 @@ def test_a_cut_row_has_the_distribution_of_its_ids(
 ) -> None:
     model = load()
     row = rows_of(model, 0, TEXT, [12])[-1][:200]
-    expected = dense(sampling.distribution_of(row, parameters), 200)
+    expected = dense(distribution_of(row, parameters), 200)
     np.testing.assert_allclose(
         dense(model.sampler(parameters).distribution(row), 200), expected, atol=1e-6
     )

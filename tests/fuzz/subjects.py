@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import httpx
 
-from gateway.app import create_app
 from gateway.config import HttpConfig
+from gateway.routes import create_app
 from outrider.drafters.ngram_file import load_cache
 from outrider.drafters.ngram_format import DamagedCache, decode, encode
 from outrider.engine.gguf_check import check_gguf

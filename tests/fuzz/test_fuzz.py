@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app import describe
+from gateway.routes import describe
 from outrider.engine import gguf_check
 from tests.fuzz import corpus, subjects
 from tests.fuzz.cases import ANSWERS, Case, methods, parse, write

@@ -32,7 +32,7 @@ import psutil
 
 from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient
 from outrider.errors import OutriderError
-from outrider.rpc.health import check
+from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity
 from outrider.sampling import SamplingParameters
 from tests.hostile.peers import STREAM

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.bodies import LARGE_BYTES
-from gateway.options import MOST_NUMBERS, MOST_VALUES, Body
+from gateway.body_fields import MOST_NUMBERS, MOST_VALUES, Body
 from outrider.json_text import MOST_LISTS, parse
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.config import HttpConfig
-from gateway.server import HttpServer
+from gateway.http_server import HttpServer
 from gateway.serving import _listen
 from outrider.errors import (
     DeadlinePassed,

@@ -13,8 +13,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.app import create_app, describe
 from gateway.config import HttpConfig
+from gateway.routes import create_app, describe
 from tests.support.fake_orchestrator import FakeOrchestrator
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"

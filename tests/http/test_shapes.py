@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import math
 import os
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway import llama_server
-from gateway.gathering import Completion
+from gateway.accumulator import Completion
+from gateway.body_fields import GenerationFields, generate_request, read_prompts
+from gateway.event_streams import event
 from gateway.openai import answers, requests
-from gateway.options import GenerationFields, generate_request, read_prompts
-from gateway.streams import event
 from gateway.usage import acceptance_histogram, acceptance_metrics, timings
 from outrider.errors import InvalidRequest
-from outrider.sampling import NUMBERS, SamplingParameters
+from outrider.sampling import SamplingNumbers
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider_cli.options import SamplingOptions
 from tests.support.fake_orchestrator import FakeOrchestrator
+
+ROOT = Path(__file__).parents[2]
 
 GOLDEN = Path(__file__).with_name("golden")
 HEAD = answers.Head("id-1", 1700000000, "fp_1")
@@ -70,9 +75,9 @@ def check(name: str, chunks: list[bytes]) -> None:
 async def test_a_stream_of_completions_is_as_written_down(name: str):
     parsed = requests.read_completion(requests.CompletionBody(**COMPLETIONS[name]))
     shape = answers.TextShape(parsed.requests[0].HasField("logprobs"))
-    chunks = answers.Chunks(HEAD, shape, parsed)
+    answer = answers.OpenAIAnswer(HEAD, shape, parsed)
     responses = await responses_to(parsed.requests[0])
-    check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
+    check(name, [event(chunk) for each in responses for chunk in answer.events(0, each)])
 
 
 @pytest.mark.parametrize("name", CHATS)
@@ -80,30 +85,30 @@ async def test_a_stream_of_a_chat_is_as_written_down(name: str):
     body = requests.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
     parsed = requests.read_chat(body, [1, 100])
     shape = answers.ChatShape(parsed.requests[0].HasField("logprobs"), "1")
-    chunks = answers.Chunks(HEAD, shape, parsed)
+    answer = answers.OpenAIAnswer(HEAD, shape, parsed)
     responses = await responses_to(parsed.requests[0])
-    check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
+    check(name, [event(chunk) for each in responses for chunk in answer.events(0, each)])
 
 
 @pytest.mark.parametrize("name", NATIVE)
 async def test_a_stream_of_llama_server_is_as_written_down(name: str):
-    parsed = llama_server.read_completion(
-        llama_server.CompletionFields(**NATIVE[name], stream=True)
-    )
-    events = llama_server.Events(parsed)
-    responses = await responses_to(parsed.requests[0])
-    check(name, [event(one) for each in responses for one in events.add(0, each, 0.5)])
+    fields = llama_server.CompletionFields(**NATIVE[name], stream=True)
+    asked = llama_server.read_completion(fields)
+    answer = llama_server.NativeAnswer(asked, fields, partial(next, itertools.count(0, 0.5)))
+    responses = await responses_to(asked.requests[0])
+    check(name, [event(one) for each in responses for one in answer.events(0, each)])
 
 
 @pytest.mark.parametrize("name", NATIVE)
 async def test_what_is_streamed_is_what_is_answered_at_once(name: str):
-    parsed = llama_server.read_completion(llama_server.CompletionFields(**NATIVE[name]))
-    gathering, events = parsed.gathering(), llama_server.Events(parsed)
+    fields = llama_server.CompletionFields(**NATIVE[name])
+    asked = llama_server.read_completion(fields)
+    streamed, at_once = (llama_server.NativeAnswer(asked, fields, lambda: 0.0) for _ in range(2))
     pieces = []
-    for response in await responses_to(parsed.requests[0]):
-        gathering.add(0, response)
-        pieces += list(events.add(0, response, 0.0))
-    answer = llama_server.answer(parsed, gathering)
+    for response in await responses_to(asked.requests[0]):
+        at_once.gathering.add(0, response)
+        pieces += list(streamed.events(0, response))
+    answer = at_once.whole()
     assert isinstance(answer, dict)
     assert answer["content"] == "".join(piece["content"] for piece in pieces)
     told = [one for piece in pieces for one in piece.get("completion_probabilities", [])]
@@ -406,9 +411,19 @@ def test_a_bias_that_json_cannot_write_is_null_in_the_settings():
     assert settings["logit_bias"] == [{"token": 1, "bias": None}, {"token": 2, "bias": 0.5}]
 
 
-def test_every_number_of_sampling_is_a_field_of_bodies_and_an_option() -> None:
-    assert set(NUMBERS) <= GenerationFields.model_fields.keys()
-    options = SamplingOptions()
-    assert {name: getattr(options, name) for name in NUMBERS} == {
-        name: getattr(SamplingParameters(), name) for name in NUMBERS
-    }
+def test_the_page_has_every_number_of_sampling_from_its_lowest_value_on() -> None:
+    text = (ROOT / "gateway/page_files/sampling.js").read_text()
+    shown = dict(re.findall(r'\["(\w+)", "[^"]+", ([-.\d]+), ', text))
+    numbers = {each.name: each.metadata["low"] for each in dataclasses.fields(SamplingNumbers)}
+    del numbers["temperature"]  # its field is not among those of the samplers
+    assert {name: float(low) for name, low in shown.items()} == numbers
+
+
+def test_the_documents_name_the_range_and_the_default_of_every_number_of_sampling() -> None:
+    text = (ROOT / "docs/sampling.md").read_text()
+    rows = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `")]
+    said = {name: (said, default) for names, said, default in rows for name in names.split("`")}
+    for each in dataclasses.fields(SamplingNumbers):
+        (bounds, default), low = said[each.name], each.metadata["low"]
+        assert bounds.split()[0].strip(",") == f"{low:g}", each.name
+        assert float(default) == each.default, each.name

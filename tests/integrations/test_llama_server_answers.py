@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outrider.distribution import distribution_of
 from outrider.errors import InvalidConfig, InvalidRequest
 from outrider.messages import Rule, SessionParameters, Span
-from outrider.sampling import GREEDY, SamplingParameters, distribution_of
+from outrider.sampling import GREEDY, SamplingParameters
 from outrider_llama_server.answers import (
     Said,
     completion_body,

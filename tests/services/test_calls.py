@@ -14,7 +14,7 @@ import pytest
 from orchestrator.resuming import Reported
 from outrider.core.health import MOST_FAILURES
 from outrider.errors import DecodeFailed, EngineBusy, ModelChanged
-from outrider.rpc.errors import read_error_info
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2 as target_messages
 from target_service.servicer import TargetServicer

@@ -12,7 +12,7 @@ import pytest
 
 from outrider.costs import CostTable, Point
 from outrider.errors import InvalidRequest
-from outrider.rpc.errors import read_error_info
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2 as target_messages

@@ -13,7 +13,7 @@ from outrider.core.generation import Generation
 from outrider.core.health import MOST_FAILURES
 from outrider.costs import CostTable, Point
 from outrider.errors import DecodeFailed, InvalidRequest
-from outrider.rpc.errors import read_error_info
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as target_messages
 from target_service.servicer import TargetServicer

@@ -10,7 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from outrider.rpc.errors import read_error_info
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (

@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from outrider.rpc.channel import open_channel
-from outrider.rpc.errors import read_error_info
-from outrider.rpc.health import check
+from outrider.rpc.health_check import check
 from outrider.rpc.probe import main as probe
 from outrider.rpc.server import LIVENESS
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider_cli import run as run_command

@@ -16,7 +16,7 @@ import pytest_asyncio
 from orchestrator.jobs import Jobs, job_log
 from orchestrator.reporting import PAGE_BYTES
 from outrider.errors import DecodeFailed, KeyReused
-from outrider.rpc.errors import read_error_info
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
     PATIENCE,

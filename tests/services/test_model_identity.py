@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.calls import Calls
 from outrider.client import CallFailed, OutriderClient
-from outrider.rpc.errors import read_error_info
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1 import orchestrator_service_pb2 as messages

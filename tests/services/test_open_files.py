@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from outrider.errors import OutriderError
 from outrider.rpc import server as rpc
 from outrider.rpc.channel import SERVER_OPTIONS, most_connections, open_channel
-from outrider.rpc.health import check
+from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity
 from outrider.rpc.server import LIVENESS, Server, ServerConfig
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub

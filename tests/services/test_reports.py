@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from outrider.distribution import Distribution, most_probable, softmax
-from outrider.sampling import distribution_of
+from outrider.distribution import Distribution, distribution_of, most_probable, softmax
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import read_sampling

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from outrider.request_scope import current
-from outrider.rpc.errors import read_error_info
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.gateway import serving
 from tests.support.services import (

@@ -16,11 +16,11 @@ import pytest
 import trustme
 
 from gateway.config import HttpConfig
-from gateway.server import HttpServer
+from gateway.http_server import HttpServer
 from outrider.client import CallFailed, OutriderClient
 from outrider.errors import OutriderError
 from outrider.messages import PeerState
-from outrider.rpc.health import check
+from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 from outrider.rpc.server import Server, ServerConfig
 from tests.support.certificates import token_of, write_tokens

@@ -21,7 +21,7 @@ from grpc_status import rpc_status
 
 from outrider.client import CallFailed, Finished, GenerateOptions, OutriderClient, Started
 from outrider.errors import InvalidConfig
-from outrider.rpc.access import right_for
+from outrider.rpc.authorization import right_for
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 from outrider.v1 import (
     draft_registry_service_pb2,

@@ -27,12 +27,19 @@ from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
-from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient, PeerState, Rollback
+from outrider.client import (
+    CallFailed,
+    Delta,
+    GenerateOptions,
+    OutriderClient,
+    PeerState,
+    RollbackMode,
+)
 from outrider.engine.host import EngineHost
 from outrider.errors import DeadlinePassed, InvalidConfig, PeerUnavailable, Unauthenticated
-from outrider.rpc.access import AccessInterceptor
+from outrider.rpc.authorization import AccessInterceptor
 from outrider.rpc.channel import open_channel
-from outrider.rpc.health import check
+from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity, ServerSecurity, call_metadata
 from outrider.rpc.server import Server, ServerConfig
 from outrider.sampling import SamplingParameters
@@ -203,7 +210,7 @@ async def write(address: str, shown: ClientSecurity, temperature: float) -> list
         token_limit=48,
         seed=7,
         sampling=SamplingParameters(temperature=temperature),
-        rollback=Rollback.RPC,
+        rollback=RollbackMode.RPC,
         policy=Policy.FIXED,  # so that there are rejections, whatever pays
         n_max=4,
     )
@@ -243,7 +250,7 @@ EVERY_CALL = {
     *(
         f"/outrider.v1.{role}Service/{name}"
         for role in ("Draft", "Target")
-        for name in ("GetModel", "ListVocabulary", "Rollback")
+        for name in ("GetModel", "ListVocabulary", "RollbackMode")
     ),
 }
 

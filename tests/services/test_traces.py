@@ -247,7 +247,8 @@ async def test_a_long_text_has_few_spans_and_none_of_its_rounds_is_left_out() ->
 def test_nothing_of_opentelemetry_is_imported_where_it_is_off() -> None:
     code = """
 import sys
-import draft_service.main, gateway.server, orchestrator.main, outrider_cli.app, target_service.main
+import draft_service.main, gateway.http_server, orchestrator.main
+import outrider_cli.app, target_service.main
 # FastAPI takes in the API by itself where it finds that.
 heavy = ("opentelemetry.sdk", "opentelemetry.exporter", "outrider.otlp")
 assert not [name for name in sys.modules if name.startswith(heavy)]

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from draft_service.joining import _Membership
-from draft_service.translations import Lesson
+from draft_service.translations import VocabularyLesson
 from orchestrator import joined_drafts, peers
 from outrider.errors import EngineBusy, InvalidRequest
 from outrider.handshake import digest
@@ -20,7 +20,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as registry
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1.draft_registry_service_pb2_grpc import DraftRegistryServiceStub
-from outrider.vocabulary_pieces import Vocabulary, lesson, vocabulary_key
+from outrider.vocabulary_pieces import PeerVocabulary, lesson, vocabulary_key
 from tests.support.renamed import Renamed
 from tests.support.services import (
     CONTEXT,
@@ -42,7 +42,7 @@ MATCH = common.ACCEPTANCE_RULE_MATCH
 REJECTION = common.ACCEPTANCE_RULE_REJECTION
 
 
-def vocabulary(texts: Sequence[bytes], bos: int = -1) -> tuple[common.Vocabulary, Vocabulary]:
+def vocabulary(texts: Sequence[bytes], bos: int = -1) -> tuple[common.Vocabulary, PeerVocabulary]:
     """Return a target's vocabulary of these texts, in both of its forms."""
     names = [text or b"<%d>" % i for i, text in enumerate(texts)]
     described = common.Vocabulary(
@@ -53,7 +53,7 @@ def vocabulary(texts: Sequence[bytes], bos: int = -1) -> tuple[common.Vocabulary
         eot_token_id=-1,
         digest=digest(names),
     )
-    return described, Vocabulary(list(texts), names, {}, 8)
+    return described, PeerVocabulary(list(texts), names, {}, 8)
 
 
 async def teach(process: ModelProcess, texts: Sequence[bytes], bos: int = -1) -> bytes:
@@ -200,7 +200,7 @@ async def test_no_one_can_teach_a_vocabulary_under_the_key_of_another() -> None:
 
 def test_vocabularies_of_the_same_names_and_other_texts_have_other_keys() -> None:
     described, its = vocabulary([b"a", b"b"])
-    other = Vocabulary([b"a", b"c"], its.names, {}, 8)
+    other = PeerVocabulary([b"a", b"c"], its.names, {}, 8)
     assert vocabulary_key(described, its) != vocabulary_key(described, other)
 
 
@@ -377,14 +377,14 @@ async def test_why_a_draft_that_joined_does_not_learn_is_shown_at_once(
 ) -> None:
     """One that cannot is not asked again; another one is, and then learns."""
     fails = True
-    finish = Lesson.finish
+    finish = VocabularyLesson.finish
 
-    async def refused(self: Lesson) -> messages.LearnVocabularyResponse:
+    async def refused(self: VocabularyLesson) -> messages.LearnVocabularyResponse:
         if fails:
             raise refusal
         return await finish(self)
 
-    monkeypatch.setattr(Lesson, "finish", refused)
+    monkeypatch.setattr(VocabularyLesson, "finish", refused)
     async with (
         running(ModelProcess(TARGET, target)) as process,
         running(OrchestratorProcess(process.address, accept_drafts=True)) as orchestrator,

@@ -518,7 +518,7 @@ async def test_tokenize_adds_and_parses_special_tokens_when_asked(service: Model
 async def test_logits_are_the_models_own(service: ModelProcess) -> None:
     import numpy as np
 
-    from outrider.sampling import distribution_of
+    from outrider.distribution import distribution_of
 
     async with VerifyStream(service) as stream:
         await stream.send_round(1, 0, TEXT, [5], common.ROW_FORM_LOGITS)

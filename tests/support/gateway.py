@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from gateway.config import HttpConfig
-from gateway.server import HttpServer
+from gateway.http_server import HttpServer
 from outrider.access import Access
 from tests.support.fake_orchestrator import FakeOrchestrator
 

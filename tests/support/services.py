@@ -481,6 +481,9 @@ class Completion:
         assert self.finished is not None
         if self.finished.reason == messages.FINISH_REASON_STOP_SEQUENCE:
             assert joined.startswith(self.text)
+        elif self.finished.reason == messages.FINISH_REASON_CANCELLED:
+            # It may end amid a character, which is then not shown.
+            assert joined.removesuffix("\ufffd") == self.text.removesuffix("\ufffd")
         else:
             assert joined == self.text
 

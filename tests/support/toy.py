@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider import noise, sampling
+from outrider import noise
 from outrider.core.text import ends_inside_character
-from outrider.distribution import Distribution
+from outrider.distribution import Distribution, distribution_of
 from outrider.engine.model import (
     Chunk,
     Layout,
@@ -437,7 +437,7 @@ class ToySampler:
     def distribution(self, row: Row) -> Distribution:
         """Return the distribution of the next token."""
         _require(not np.isnan(row).any(), "the row was overwritten by a later decode")
-        return sampling.distribution_of(row, self.parameters)
+        return distribution_of(row, self.parameters)
 
     def draw(self, row: Row, seed: int, stream: int, position: int) -> int:
         """Return the winner of the race in that distribution."""

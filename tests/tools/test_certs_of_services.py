@@ -9,7 +9,7 @@ import pytest
 
 from outrider.client import Finished, GenerateOptions, OutriderClient
 from outrider.errors import PeerUnavailable
-from outrider.rpc.health import check
+from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 from outrider_cli import run
 from tests.support.services import (

@@ -23,8 +23,8 @@ from outrider.client import (
     OutriderClient,
     PeerState,
     Position,
-    Report,
-    Rollback,
+    RollbackMode,
+    RoundReport,
     Started,
     Statistics,
     Token,
@@ -33,7 +33,7 @@ from outrider.client import (
 )
 from outrider.errors import EngineBusy, InvalidRequest
 from outrider.messages import Form, Rule
-from outrider.rpc.errors import to_status
+from outrider.rpc.statuses import to_status
 from outrider.speculation import Policy, Verification
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -57,7 +57,7 @@ def test_what_is_chosen_is_sent():
         acceptance=Rule.REJECTION,
         verification=Verification.TOKEN,
         rows=Form.LOGITS,
-        rollback=Rollback.RPC,
+        rollback=RollbackMode.RPC,
         detail=Detail.CANDIDATES,
     )
     request = write_request([1, 2], options)
@@ -150,7 +150,7 @@ def test_a_report_of_a_round_is_read():
     told.positions.add().target.add(token=messages.Token(token_id=5, text=b"x"), probability=0.5)
     event = read_event(response)
     assert isinstance(event, Delta)
-    assert event.report == Report(
+    assert event.report == RoundReport(
         round=3,
         committed_token_count=12,
         draft=(Token(5, b"\xc3"),),

@@ -10,14 +10,13 @@ import pytest
 import typer
 
 from outrider.errors import InvalidConfig
-from outrider.model_service.config import ModelConfig
+from outrider.model_service.config import ModelConfig, ModelOptions
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 from outrider_cli import settings
 from outrider_cli.app import app
 from outrider_cli.options import (
     ClientOptions,
     HttpOptions,
-    ModelOptions,
     Prefix,
     ServerOptions,
     SharingOptions,
@@ -40,7 +39,6 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "context": 256,
         "sessions": 7,
         "numa": "isolate",
-        "no_mmap": True,
         "mmap": True,
         "mlock": True,
         "cache_type_k": "q8_0",
@@ -166,7 +164,7 @@ def test_a_prefix_stands_before_every_flag(name: str):
 
 
 def test_an_instance_gives_the_defaults_of_a_command():
-    default = ModelOptions(threads=3, no_mmap=True)
+    default = ModelOptions(threads=3, mmap=False)
     assert parsed(ModelOptions, [], default) == default
     assert parsed(ModelOptions, ["--nice", "4"], default) == replace(default, nice=4)
     assert parsed(ModelOptions, ["--threads", "0"], default) == replace(default, threads=0)
@@ -191,7 +189,7 @@ def test_two_groups_of_one_kind_do_not_mix():
         (
             "n",
             ModelOptions(sessions=1, context=5, mlock=True),
-            replace(BESIDE_THE_TARGET, context=6, no_mmap=True, nice=1),
+            replace(BESIDE_THE_TARGET, context=6, mmap=False, nice=1),
         )
     ]
 
@@ -253,23 +251,14 @@ def test_a_targets_own_draft_has_a_panel_of_its_own():
 
 
 def test_model_options_become_the_configuration_of_a_service():
-    other = OTHER[ModelOptions] | {"tensor_split": "", "mmap": False}
+    other = OTHER[ModelOptions] | {"tensor_split": ""}
     config = ModelOptions(**other).config(Path("m.gguf"))
     plain = ModelOptions().config(Path("m.gguf"))
     assert plain == ModelConfig(model=Path("m.gguf"))
-    assert (config.mmap, config.context, config.cache_type_k) == (False, 256, "q8_0")
+    assert (config.mmap, config.context, config.cache_type_k) == (True, 256, "q8_0")
     same = [field.name for field in fields(ModelConfig)]
     changed = {name for name in same if getattr(config, name) != getattr(plain, name)}
-    assert changed == {*OTHER[ModelOptions]} - {"no_mmap", "tensor_split"}
-
-
-def test_a_file_is_mapped_or_read_as_asked_and_else_as_is_best():
-    def maps(**options: bool) -> bool | None:
-        return ModelOptions(**options).config(Path("m.gguf")).mmap
-
-    assert (maps(), maps(mmap=True), maps(no_mmap=True)) == (None, True, False)
-    with pytest.raises(InvalidConfig, match="mmap"):
-        maps(mmap=True, no_mmap=True)
+    assert changed == {*OTHER[ModelOptions]} - {"tensor_split"}
 
 
 def test_server_options_become_the_configuration_of_a_server():

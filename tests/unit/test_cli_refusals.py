@@ -5,13 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import outrider
-from outrider.errors import InvalidConfig
-from outrider.model_service.config import ModelConfig
 from outrider_cli import run
 from tests.support.commands import environment
 
@@ -97,11 +94,6 @@ def test_a_status_where_nothing_runs_suggests_what_to_run(
     told = capsys.readouterr().err
     refused = "no orchestrator answers at 127.0.0.1:1: the connection is refused"
     assert told == f"outrider: {refused}; `outrider up` starts one\n"
-
-
-def test_the_old_name_of_a_numerics_profile_says_what_it_is_called_now() -> None:
-    with pytest.raises(InvalidConfig, match="law is called native now"):
-        ModelConfig(model=Path("m.gguf"), numerics="law")
 
 
 def test_a_second_ctrl_c_while_the_command_exits_ends_it_without_a_traceback() -> None:

@@ -16,21 +16,21 @@ from outrider.client import (
     Finished,
     FinishReason,
     GenerateOptions,
-    Model,
+    ModelInfo,
     Origin,
-    Peer,
     PeerState,
-    Piece,
-    Report,
+    PeerStatus,
+    RoundReport,
     SourceStatistics,
     Started,
     Statistics,
     Status,
+    TextPiece,
     Token,
 )
 from outrider.messages import Rule
 from outrider.speculation import DRAFTERS
-from outrider_cli.chat.state import COMMANDS, Answer, ChatState
+from outrider_cli.chat.state import COMMANDS, ChatState, Reply
 from outrider_cli.render import STYLES, Line, Transcript, Words, source_style, visible, wrapped
 from outrider_cli.statistics import (
     Comparison,
@@ -67,7 +67,7 @@ STATISTICS = Statistics(
     plain_round_seconds=0.875,
     controller=ControllerView(target_alone_token_rate=1 / 0.875),
 )
-MODEL = Model(
+MODEL = ModelInfo(
     name="small",
     description="llama 2M Q8_0",
     parameter_count=2_000_000,
@@ -79,7 +79,7 @@ MODEL = Model(
     identity="0a1b2c3d" * 8,
     load_seconds=0.5,
 )
-READY = Peer(
+READY = PeerStatus(
     role="target",
     address="127.0.0.1:7",
     state=PeerState.READY,
@@ -87,7 +87,7 @@ READY = Peer(
     model=MODEL,
     round_trip_seconds=0.0004,
 )
-REFUSED = Peer(
+REFUSED = PeerStatus(
     role="draft",
     address="127.0.0.1:8",
     state=PeerState.REFUSED,
@@ -109,9 +109,9 @@ COMPARED = Comparison((3.0, 3.2, 3.1), (2.0, 2.0, 2.1), drafted=True, same_text=
 def transcript_of(numbers: Statistics = STATISTICS) -> Transcript:
     transcript = Transcript()
     transcript.add(Started((0, 1, 2), 42, Rule.SHARED_NOISE))
-    transcript.add(Delta((7,), (Origin.PLAIN,), (Piece("a", Origin.PLAIN),)))
+    transcript.add(Delta((7,), (Origin.PLAIN,), (TextPiece("a", Origin.PLAIN),)))
     origins = (Origin.DRAFTED, Origin.DRAFTED, Origin.DRAFTED, Origin.CORRECTED)
-    pieces = (Piece("b", Origin.DRAFTED), Piece("c", Origin.CORRECTED))
+    pieces = (TextPiece("b", Origin.DRAFTED), TextPiece("c", Origin.CORRECTED))
     transcript.add(Delta((8, 9, 10, 11), origins, pieces))
     transcript.add(Finished(FinishReason.TOKEN_LIMIT, numbers))
     return transcript
@@ -139,7 +139,7 @@ def brief(
 
 
 def test_a_delta_shows_each_piece_in_the_style_of_its_origin():
-    delta = Delta((7, 8), (Origin.DRAFTED, Origin.BONUS), (Piece("x", Origin.DRAFTED),))
+    delta = Delta((7, 8), (Origin.DRAFTED, Origin.BONUS), (TextPiece("x", Origin.DRAFTED),))
     assert Transcript.words(delta) == [Words("x", STYLES[Origin.DRAFTED])]
 
 
@@ -402,7 +402,7 @@ def test_the_json_object_survives_json():
 
 def test_the_json_object_names_the_source_of_each_drafted_token():
     a, b = Token(8, b"b"), Token(11, b"c")
-    report = Report(
+    report = RoundReport(
         round=2,
         committed_token_count=4,
         draft=(a, a, a),
@@ -469,7 +469,7 @@ def test_a_pipe_gets_one_line() -> None:
 
 def test_every_command_of_a_chat_has_one_line_of_80_columns() -> None:
     told = COMMANDS["help"].run(ChatState(GenerateOptions(), ""), "")
-    assert isinstance(told, Answer)
+    assert isinstance(told, Reply)
     commands = [line for line in told.lines if line.startswith("/")]
     assert len(commands) == len(COMMANDS)
     assert max(map(len, commands)) <= 80

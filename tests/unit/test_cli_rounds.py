@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outrider.client import Candidate, DraftEnd, Position, Report, Token
+from outrider.client import Candidate, DraftEnd, Position, RoundReport, Token
 from outrider.speculation import DRAFTERS
 from outrider_cli.generate.verbose import round_lines
 from outrider_cli.render import branch_style, source_style
@@ -24,8 +24,8 @@ def report(
     end: DraftEnd = DraftEnd.LENGTH,
     sources: tuple[str, ...] = (),
     numbers: tuple[int, ...] = (),
-) -> Report:
-    return Report(
+) -> RoundReport:
+    return RoundReport(
         round=3,
         committed_token_count=committed,
         draft=draft,

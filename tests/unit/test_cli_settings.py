@@ -246,7 +246,7 @@ def test_the_environment_sets_every_kind_of_option(
     ("variable", "line"),
     [
         ("OUTRIDER_THREDS", "OUTRIDER_THREDS: is no option; did you mean OUTRIDER_THREADS?"),
-        ("OUTRIDER_NO_MMAPP", "OUTRIDER_NO_MMAPP: is no option; did you mean OUTRIDER_NO_MMAP?"),
+        ("OUTRIDER_MMAPP", "OUTRIDER_MMAPP: is no option; did you mean OUTRIDER_MMAP?"),
         ("OUTRIDER_1234567890", "OUTRIDER_1234567890: is no option"),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_file_that_cannot_be_read_is_refused(refused: Refused, tmp_path: Path)
     [
         ('threads = "two"', "--threads"),
         ("threads = 2.5", "--threads"),
-        ('[target]\nno-mmap = "maybe"', "--no-mmap"),
+        ('[target]\nmmap = "maybe"', "--mmap"),
         ("grace = 1979-05-27", "--grace"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from outrider.client import Activity, Peer, PeerState, RefusedDraft, Status
+from outrider.client import Activity, PeerState, PeerStatus, RefusedDraft, Status
 from outrider_cli.status_table import status_object, status_view, waiting_line
 from tests.unit.test_cli_render import MODEL, READY, REFUSED, STATUS
 
@@ -32,7 +32,7 @@ def shown(status: Status, width: int = 80) -> list[str]:
     return [line.rstrip() for line in text.get().splitlines()]
 
 
-def row(peer: Peer) -> str:
+def row(peer: PeerStatus) -> str:
     """Return what is said of the only peer."""
     return shown(replace(STATUS, peers=(peer,)))[1]
 

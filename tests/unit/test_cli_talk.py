@@ -11,13 +11,13 @@ from outrider.errors import InvalidRequest
 from outrider.speculation import Policy
 from outrider_cli.chat.state import (
     COMMANDS,
-    Answer,
-    Ask,
+    AskModel,
     ChatState,
     Load,
     Message,
     NotDone,
     Quit,
+    Reply,
     Save,
     ShowStatistics,
     read_messages,
@@ -46,8 +46,8 @@ def said(talk: ChatState) -> list[str]:
     [
         ("", None),
         ("  \n ", None),
-        (" what?\nthis ", Ask("what?\nthis")),
-        ("//etc/passwd", Ask("/etc/passwd")),
+        (" what?\nthis ", AskModel("what?\nthis")),
+        ("//etc/passwd", AskModel("/etc/passwd")),
         ("/stats", ShowStatistics(all_of_them=False)),
         ("/stats all", ShowStatistics(all_of_them=True)),
         ("/quit ", Quit()),
@@ -91,7 +91,7 @@ def test_what_cannot_be_done_changes_nothing(talk: ChatState, line: str, words: 
 
 def test_every_command_is_in_the_help(talk: ChatState):
     told = talk.take("/help")
-    assert isinstance(told, Answer)
+    assert isinstance(told, Reply)
     assert [line.split()[0] for line in told.lines[: len(COMMANDS)]] == [f"/{c}" for c in COMMANDS]
     assert max(map(len, told.lines)) <= 90
 
@@ -101,7 +101,7 @@ def test_every_command_is_in_the_help(talk: ChatState):
 
 def test_commands_change_how_the_next_answers_are_generated(talk: ChatState):
     for line in ("/draft off", "/k 2", "/temperature 0", "/seed 7"):
-        assert isinstance(talk.take(line), Answer)
+        assert isinstance(talk.take(line), Reply)
     options = talk.options
     assert (options.enabled, options.n_max, options.seed) == (False, 2, 7)
     assert options.sampling.temperature == 0
@@ -115,14 +115,14 @@ def test_commands_change_how_the_next_answers_are_generated(talk: ChatState):
 
 def test_a_pinned_length_stays_pinned():
     talk = ChatState(GenerateOptions(n_max=4, policy=Policy.FIXED))
-    assert talk.take("/k 2") == Answer(("drafts have exactly 2 tokens",))
-    assert talk.take("/k 1") == Answer(("drafts have exactly 1 token",))
+    assert talk.take("/k 2") == Reply(("drafts have exactly 2 tokens",))
+    assert talk.take("/k 1") == Reply(("drafts have exactly 1 token",))
     assert talk.options.policy is Policy.FIXED
 
 
 def test_colours_are_switched(talk: ChatState):
-    assert talk.take("/colour") == Answer(("colours are off",)) and not talk.is_coloured
-    assert talk.take("/colour") == Answer(("colours are on",)) and talk.is_coloured
+    assert talk.take("/colour") == Reply(("colours are off",)) and not talk.is_coloured
+    assert talk.take("/colour") == Reply(("colours are on",)) and talk.is_coloured
 
 
 # --- history ---
@@ -137,9 +137,9 @@ def test_a_question_is_sent_with_all_that_was_said(talk: ChatState):
 
 
 def test_a_turn_is_taken_back(talk: ChatState):
-    assert talk.take("/undo") == Answer(("taken back: two?",))
+    assert talk.take("/undo") == Reply(("taken back: two?",))
     assert said(talk) == ["one?", "1"]
-    assert talk.take("/retry") == Ask("one?")
+    assert talk.take("/retry") == AskModel("one?")
     assert said(talk) == []
     with pytest.raises(NotDone, match="nothing has been asked yet"):
         talk.take("/undo")
@@ -149,7 +149,7 @@ def test_a_question_without_an_answer_can_be_asked_again(talk: ChatState):
     talk.add_failure("three?")
     assert said(talk)[-1] == "2"
     assert talk.all_messages()[-1] == Message("user", "three?")
-    assert talk.take("/retry") == Ask("three?")
+    assert talk.take("/retry") == AskModel("three?")
     assert said(talk)[-1] == "2"
 
 

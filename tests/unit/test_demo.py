@@ -12,7 +12,7 @@ from rich.console import Console
 
 from outrider.client import Origin
 from outrider_cli import verdict
-from outrider_cli.demo.requests import (
+from outrider_cli.demo.questions import (
     DemoRequest,
     Row,
     Run,

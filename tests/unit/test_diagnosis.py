@@ -11,12 +11,12 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
     MEASURABLE_BYTES,
     DecodeTrial,
-    End,
     Finding,
-    Level,
     LlamaBuild,
     ModelFile,
-    Step,
+    Severity,
+    TrialEnd,
+    TrialStep,
     judge_build,
     judge_certificate,
     judge_models,
@@ -35,20 +35,22 @@ from outrider_cli.doctor.checks import (
     show_time,
     unmeasured,
 )
-from outrider_cli.doctor.peer_checks import Failure, ProbedPeer, judge_peer
+from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer, judge_peer
 from outrider_cli.doctor.report import all_well, finding_lines, judge_gain, verdict
 from tests.support import chat_formats
 
-OK, NOTE, PROBLEM = Level.OK, Level.NOTE, Level.PROBLEM
+OK, NOTE, PROBLEM = Severity.OK, Severity.NOTE, Severity.PROBLEM
 DAY = 86400.0
 
 LIBRARY = LlamaBuild(version="0.3.36", pinned="0.3.36")
-TRIAL = DecodeTrial(step=Step.DONE, end=End.DONE, model="m.gguf", system_info="CPU : OPENMP = 1 |")
+TRIAL = DecodeTrial(
+    step=TrialStep.DONE, end=TrialEnd.DONE, model="m.gguf", system_info="CPU : OPENMP = 1 |"
+)
 TARGET = ModelFile(role="target", name="t.gguf", size=4 * 10**9, context=4096)
 DRAFT = ModelFile(role="draft", name="d.gguf", size=4 * 10**8, context=4096)
 
 
-def levels(findings: list[Finding]) -> list[Level]:
+def levels(findings: list[Finding]) -> list[Severity]:
     return [finding.level for finding in findings]
 
 
@@ -98,8 +100,8 @@ def test_without_a_pin_no_version_is_wrong():
     assert levels(judge_build(replace(LIBRARY, pinned=""), TRIAL)) == [OK, OK]
 
 
-def died(name: str, step: Step = Step.SEVERAL) -> DecodeTrial:
-    return replace(TRIAL, step=step, end=End.SIGNAL, detail=name, system_info="")
+def died(name: str, step: TrialStep = TrialStep.SEVERAL) -> DecodeTrial:
+    return replace(TRIAL, step=step, end=TrialEnd.SIGNAL, detail=name, system_info="")
 
 
 @pytest.mark.parametrize("name", ["SIGILL", "SIGSEGV", "SIGBUS"])
@@ -143,28 +145,28 @@ def test_the_command_that_builds_anew_builds_as_for_a_checkout():
 
 
 def test_a_killed_trial_ran_out_of_memory():
-    finding = only(judge_build(LIBRARY, died("SIGKILL", Step.LOAD)))
+    finding = only(judge_build(LIBRARY, died("SIGKILL", TrialStep.LOAD)))
     assert "out of memory" in finding.message and "memory" in finding.remedy
 
 
 def test_an_abort_points_at_the_file_first():
-    finding = only(judge_build(LIBRARY, died("SIGABRT", Step.READ)))
+    finding = only(judge_build(LIBRARY, died("SIGABRT", TrialStep.READ)))
     assert finding.remedy.startswith("try another file")
 
 
 def test_a_slow_trial_is_told_with_its_time():
-    trial = replace(TRIAL, step=Step.LOAD, end=End.TIMEOUT, seconds=120)
+    trial = replace(TRIAL, step=TrialStep.LOAD, end=TrialEnd.TIMEOUT, seconds=120)
     assert "still loading the model after 120 s" in judge_build(LIBRARY, trial)[0].message
 
 
 def test_a_trial_that_is_slow_after_its_decodes_shows_a_sound_build():
-    trial = replace(TRIAL, step=Step.NUMERICS, end=End.TIMEOUT)
+    trial = replace(TRIAL, step=TrialStep.NUMERICS, end=TrialEnd.TIMEOUT)
     assert levels(judge_build(LIBRARY, trial)) == [OK, OK]
 
 
 def test_a_build_for_cuda_without_a_driver_is_no_reason_to_build_anew():
     detail = "libcuda.so.1: cannot open shared object file: No such file or directory"
-    trial = DecodeTrial(step=Step.IMPORT, end=End.ERROR, detail=detail)
+    trial = DecodeTrial(step=TrialStep.IMPORT, end=TrialEnd.ERROR, detail=detail)
     finding = only(judge_build(LIBRARY, trial))
     assert finding.level is PROBLEM
     assert "--gpus all" in finding.remedy
@@ -172,14 +174,14 @@ def test_a_build_for_cuda_without_a_driver_is_no_reason_to_build_anew():
 
 
 def test_a_library_that_does_not_load_is_built_anew():
-    trial = DecodeTrial(step=Step.IMPORT, end=End.ERROR, detail="no libllama.so")
+    trial = DecodeTrial(step=TrialStep.IMPORT, end=TrialEnd.ERROR, detail="no libllama.so")
     finding = only(judge_build(LIBRARY, trial))
     assert (finding.level, finding.remedy) == (PROBLEM, "rm -f .venv/ready && make setup")
     assert "no libllama.so" in finding.message
 
 
 def test_an_error_of_a_model_asks_for_no_new_build():
-    trial = replace(TRIAL, step=Step.LOAD, end=End.ERROR, detail="no context of 9 cells")
+    trial = replace(TRIAL, step=TrialStep.LOAD, end=TrialEnd.ERROR, detail="no context of 9 cells")
     finding = judge_build(LIBRARY, trial)[0]
     assert finding.level is PROBLEM and "setup" not in finding.remedy
 
@@ -200,7 +202,7 @@ def test_without_a_model_nothing_was_tried():
         (False, False, 0, OK),
     ],
 )
-def test_the_gpu(offloads: bool, device: bool, layers: int, level: Level):
+def test_the_gpu(offloads: bool, device: bool, layers: int, level: Severity):
     library = replace(LIBRARY, has_gpu_device=device, gpu_layers=layers)
     finding = judge_build(library, replace(TRIAL, offloads=offloads))[1]
     assert (finding.check, finding.level) == ("gpu", level)
@@ -210,7 +212,7 @@ def test_the_gpu(offloads: bool, device: bool, layers: int, level: Level):
 
 @pytest.mark.parametrize(("layers", "level"), [(-1, NOTE), (99, PROBLEM), (0, OK)])
 def test_a_build_for_a_gpu_that_finds_none_says_why_and_is_not_built_anew(
-    layers: int, level: Level
+    layers: int, level: Severity
 ):
     library = replace(LIBRARY, gpu_layers=layers)
     trial = replace(TRIAL, gpu_fault="it is built for CUDA, and NVIDIA's driver is not here")
@@ -245,7 +247,7 @@ def test_a_file_that_cannot_be_read_is_a_problem():
         (4 * 10**9, True, NOTE),
     ],
 )
-def test_weights_against_memory(available: int, offloads: bool, level: Level):
+def test_weights_against_memory(available: int, offloads: bool, level: Severity):
     findings = judge_models([TARGET, DRAFT], (available, "cgroup"), offloads)
     assert levels(findings) == [OK, OK, level]
     assert "4.4 GB" in findings[2].message and "the cgroup has" in findings[2].message
@@ -323,7 +325,7 @@ def test_a_smaller_context_of_the_draft_is_a_note():
 
 
 @pytest.mark.parametrize(("size", "level"), [(10**9, []), (10**9 + 1, [NOTE])])
-def test_a_draft_larger_than_a_quarter_is_a_note(size: int, level: list[Level]):
+def test_a_draft_larger_than_a_quarter_is_a_note(size: int, level: list[Severity]):
     assert levels(judge_sizes(TARGET, replace(DRAFT, size=size))) == level
 
 
@@ -338,7 +340,7 @@ def test_a_draft_larger_than_a_quarter_is_a_note(size: int, level: list[Level]):
     ],
 )
 def test_the_numerics_profile(
-    profile: str, size: int, costs: tuple[float, float], level: Level, words: str, remedy: str
+    profile: str, size: int, costs: tuple[float, float], level: Severity, words: str, remedy: str
 ):
     finding = judge_numerics(profile, size, *costs)
     assert finding.level is level and words in finding.message
@@ -352,7 +354,7 @@ def test_the_numerics_profile(
     ("target", "draft", "expected"),
     [(0, 1, [OK]), (3, 1, [OK]), (4, 4, [OK]), (5, 1, [PROBLEM]), (5, 5, [PROBLEM, PROBLEM])],
 )
-def test_threads_of_a_pair_on_four_cores(target: int, draft: int, expected: list[Level]):
+def test_threads_of_a_pair_on_four_cores(target: int, draft: int, expected: list[Severity]):
     wishes = [("target", target), ("draft", draft)]
     assert levels(judge_threads(wishes, 4, 4)) == expected
 
@@ -410,7 +412,7 @@ def test_one_model_alone_may_take_every_core():
         ({"OMP_NUM_THREADS": "4"}, NOTE, NOTE),
     ],
 )
-def test_openmp_variables(variables: dict[str, str], alone: Level, shared: Level):
+def test_openmp_variables(variables: dict[str, str], alone: Severity, shared: Severity):
     assert only(judge_openmp(variables, 1, True)).level is alone
     assert only(judge_openmp(variables, 2, True)).level is shared
 
@@ -457,7 +459,7 @@ def test_spin_counts_are_read_as_libgomp_does(text: str, count: float | None):
     [(None, False, OK), ("a target serves there", True, NOTE), (None, True, PROBLEM)],
 )
 @pytest.mark.parametrize("role", ["target", ""])
-def test_ports(owner: str | None, is_taken: bool, level: Level, role: str):
+def test_ports(owner: str | None, is_taken: bool, level: Severity, role: str):
     finding = judge_port(role, "127.0.0.1:50062", owner, is_taken)
     assert finding.level is level and "127.0.0.1:50062" in finding.message
     assert bool(finding.remedy) is (level is not OK)
@@ -485,8 +487,8 @@ MODEL = common.GetModelResponse(
 NEAR = ProbedPeer(role="target", address="t:1", round_trips=(0.001,) * 3, model=MODEL)
 
 
-@pytest.mark.parametrize("failure", list(Failure))
-def test_every_failure_has_a_remedy(failure: Failure):
+@pytest.mark.parametrize("failure", list(CallFailure))
+def test_every_failure_has_a_remedy(failure: CallFailure):
     peer = ProbedPeer(role="draft", address="d:1", failure=failure, detail="it is so")
     finding = only(judge_peer(peer))
     assert finding.level is PROBLEM and finding.message == "draft at d:1: it is so"
@@ -585,7 +587,7 @@ def test_an_orchestrator_without_a_draft_is_a_note():
     ("state", "level"),
     [("loading", NOTE), ("connecting", NOTE), ("lost", PROBLEM), ("refused", PROBLEM)],
 )
-def test_what_an_orchestrator_waits_for(state: str, level: Level):
+def test_what_an_orchestrator_waits_for(state: str, level: Severity):
     waits = messages.PeerStatus(
         role="draft",
         state=messages.PeerState.Value(f"PEER_STATE_{state.upper()}"),
@@ -609,7 +611,7 @@ def test_what_an_orchestrator_waits_for(state: str, level: Level):
         ("--token-file: a token has 16 to 4096", 0, PROBLEM, "openssl rand -hex 32 > t"),
     ],
 )
-def test_token_files(error: str, mode: int, level: Level, remedy: str):
+def test_token_files(error: str, mode: int, level: Severity, remedy: str):
     finding = judge_token("t", error, mode)
     assert finding.level is level and finding.remedy.startswith(remedy)
 
@@ -625,7 +627,7 @@ def test_token_files(error: str, mode: int, level: Level, remedy: str):
         (-DAY, PROBLEM, "has expired"),
     ],
 )
-def test_certificates(seconds: float | None, level: Level, words: str):
+def test_certificates(seconds: float | None, level: Severity, words: str):
     finding = judge_certificate("--tls-ca", "ca.pem", seconds)
     assert finding.level is level and words in finding.message
 
@@ -654,7 +656,7 @@ def test_a_certificate_that_is_not_valid_yet_is_a_matter_of_clocks():
     finding = judge_certificate("--tls-ca", "ca.pem", 99 * DAY, not_yet=True)
     assert finding.level is PROBLEM and "not valid yet" in finding.message
     assert "clock" in finding.remedy
-    for failure in (Failure.NOT_YET, Failure.EXPIRED):
+    for failure in (CallFailure.NOT_YET, CallFailure.EXPIRED):
         assert "clock" in failure.value and "--tls-ca" not in failure.value
 
 

@@ -17,7 +17,7 @@ from outrider.grants import (
     grant_of,
     read_grants,
 )
-from outrider.limits import NO_LIMITS, Limits
+from outrider.limits import NO_LIMITS, TokenLimits
 
 TOKEN = "a-token-of-some-length"
 
@@ -33,7 +33,7 @@ def test_a_file_names_tokens_their_rights_and_limits():
         'rights = ["draft", "operator"]\n'
     )
     alice, box = read_grants(text)
-    limits = Limits(generations=4, tokens_per_minute=2000, requests_per_minute=60)
+    limits = TokenLimits(generations=4, tokens_per_minute=2000, requests_per_minute=60)
     its_rights = frozenset({Right.CLIENT})
     assert alice == Grant(
         name="alice", digest=digest_of(TOKEN.encode()), rights=its_rights, limits=limits

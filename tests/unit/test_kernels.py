@@ -14,8 +14,8 @@ from outrider.engine.kernel_trial import (
     DRAFT_ROWS,
     TARGET_ROWS,
     TIMED_ROWS,
-    Choice,
     Failed,
+    KernelChoice,
     Tried,
     choose,
     difference,
@@ -63,7 +63,9 @@ def children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Children:
     return children
 
 
-def chosen(rows: tuple[int, ...] = TARGET_ROWS, files: tuple[Path, ...] = (TARGET,)) -> Choice:
+def chosen(
+    rows: tuple[int, ...] = TARGET_ROWS, files: tuple[Path, ...] = (TARGET,)
+) -> KernelChoice:
     found = choose(files, rows, PLUGINS, 2, "library")
     assert found is not None
     return found
@@ -100,7 +102,7 @@ def test_kernels_that_compute_a_file_wrong_are_not_taken_for_it(children: Childr
 
 def test_nor_are_kernels_that_end_the_process(children: Children) -> None:
     children.found["sapphirerapids"] = Failed("llama.cpp ends with signal 6")
-    assert chosen() == Choice(
+    assert chosen() == KernelChoice(
         "zen4", f"not sapphirerapids for {TARGET.name}: llama.cpp ends with signal 6"
     )
 

@@ -37,8 +37,9 @@ PURE = (
     "outrider.distribution",
     "outrider.noise",
     "outrider.sampling",
+    "outrider.option_fields",
     "outrider.messages",
-    "outrider_cli.demo.requests",
+    "outrider_cli.demo.questions",
     "outrider_cli.doctor.checks",
     "outrider_cli.memories",
     "outrider_cli.numerics",
@@ -94,8 +95,8 @@ PURE = (
     "outrider.json_text",
     "outrider_jsonrpc.protocol",
     "orchestrator.chat.sandbox",
-    *(f"orchestrator.chat.{name}" for name in ("calls", "events", "format", "learn")),
-    *(f"orchestrator.chat.{name}" for name in ("parser", "reader", "values")),
+    *(f"orchestrator.chat.{name}" for name in ("events", "format", "learn", "tool_calls")),
+    *(f"orchestrator.chat.{name}" for name in ("parser", "reader", "value_readers")),
     "outrider.engine.guesser",
     "outrider.engine.string_guesser",
     "outrider_llama_server.answers",
@@ -119,8 +120,9 @@ PURE_OVER_PROTOBUF = (
     "outrider_cli.doctor.peer_checks",
 )
 HTTP_SHAPES = (
-    *(f"gateway.{name}" for name in ("anthropic", "turns", "errors", "gathering", "llama_server")),
-    *(f"gateway.{name}" for name in ("openai", "options", "progress", "structured", "usage")),
+    *(f"gateway.{name}" for name in ("accumulator", "anthropic", "body_fields", "http_errors")),
+    *(f"gateway.{name}" for name in ("llama_server", "openai", "progress", "structured")),
+    *(f"gateway.{name}" for name in ("turns", "usage")),
 )
 HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no randomness
     *(
@@ -157,7 +159,7 @@ GRPC_PLACES = (
     *("outrider.rpc", "outrider.model_service", "outrider.client", "outrider.v1"),
     *("outrider_ray.calls", "outrider_ray.ingress"),
     *("orchestrator.calls", "orchestrator.peers", "orchestrator.streams", "draft_service.joining"),
-    *("outrider_cli.doctor.peers", "benchmarks"),
+    *("outrider_cli.doctor.peer_probe", "benchmarks"),
     *(f"{service}.servicer" for service in SERVICES),
 )
 
@@ -166,6 +168,7 @@ BEHIND_THE_CLIENT = (
     *(f"outrider.{name}" for name in ("engine", "model_service", "rpc", "v1", "wire")),
 )
 OFFERED_TO_TOOLS = (
+    "outrider.model_service.config",
     "outrider.core",
     "outrider.engine.llama_loading",  # the tokens of a GGUF file
     "outrider.engine.model.Numerics",
@@ -174,8 +177,8 @@ OFFERED_TO_TOOLS = (
 INSIDE = ("orchestrator", "target_service", "gateway", "outrider.engine")
 FOR_INTEGRATIONS = (  # of these: values, and what stands before any route of HTTP
     "outrider.engine.guesser",
-    *(f"gateway.{name}" for name in ("access", "config", "errors", "middleware")),
-    *(f"gateway.{name}" for name in ("rights", "serving", "streams")),
+    *(f"gateway.{name}" for name in ("access_log", "config", "http_errors", "middleware")),
+    *(f"gateway.{name}" for name in ("rights", "serving", "event_streams")),
 )
 
 LAZY = "def load():\n    import llama_cpp as ll"
@@ -209,7 +212,7 @@ RULES = {
     "the orchestrator holds no model": Rule(
         within("orchestrator", "gateway"),
         within("outrider.engine", "llama_cpp"),
-        [("orchestrator.driver", "from outrider import engine"), ("gateway.app", LAZY)],
+        [("orchestrator.driver", "from outrider import engine"), ("gateway.routes", LAZY)],
     ),
     "integrations reach into no service": Rule(
         within(*INTEGRATIONS),
@@ -258,7 +261,7 @@ RULES = {
         within(*HTTP_SHAPES),
         lambda name: impure(name) and outside(*HTTP_SHAPES, *SHAPES_MAY_TAKE)(name),
         [
-            ("gateway.openai.requests", "from gateway.streams import event"),
+            ("gateway.openai.requests", "from gateway.event_streams import event"),
             ("gateway.llama_server", "import time"),
             ("gateway.usage", "from fastapi import Request"),
         ],
@@ -364,9 +367,9 @@ def test_a_tie_upwards_is_found_in_an_import_and_in_a_string():
         ("draft_service.drafter", "from target_service.verifier import Verifier"),
         ("target_service.verifier", "import orchestrator.driver as rules"),
         ("orchestrator.driver", "import time, draft_service"),
-        ("orchestrator.main", "def start():\n    from gateway.server import HttpServer"),
+        ("orchestrator.main", "def start():\n    from gateway.http_server import HttpServer"),
         ("outrider.client", "from orchestrator.session import Session"),
-        ("gateway.app", "from outrider_cli import run"),
+        ("gateway.routes", "from outrider_cli import run"),
         ("outrider_cli.app", "from outrider_ray import app"),
         ("outrider.logs", "name = 'outrider_vllm'"),
         ("outrider_ray.settings", "import outrider_vllm"),

@@ -18,7 +18,7 @@ from outrider.descriptions import check_learned
 from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
-from outrider.vocabulary_pieces import Vocabulary
+from outrider.vocabulary_pieces import PeerVocabulary
 
 GOOD = messages.LearnVocabularyResponse(
     level=messages.TRANSLATION_LEVEL_TOKENS, shared_token_count=3, shared_mass=0.5
@@ -28,7 +28,7 @@ GOOD = messages.LearnVocabularyResponse(
 def hosted(*texts: bytes) -> Hosted:
     described = common.Vocabulary(type=2, token_count=len(texts), bos_token_id=-1)
     model = common.GetModelResponse(identity=bytes(32), vocabulary=described, translates=True)
-    return Hosted(model, Vocabulary(list(texts), list(texts), {}, 1))
+    return Hosted(model, PeerVocabulary(list(texts), list(texts), {}, 1))
 
 
 class Pupil:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import LimitReached
-from outrider.limits import IN_FLIGHT_RETRY, NO_LIMITS, Ledger, Limits, Meter
+from outrider.limits import IN_FLIGHT_RETRY, NO_LIMITS, Ledger, Meter, TokenLimits
 
-A_MINUTE = Limits(requests_per_minute=60)
+A_MINUTE = TokenLimits(requests_per_minute=60)
 
 
-def count(ledger: Ledger, now: float, limits: Limits = A_MINUTE, name: str = "a") -> float:
+def count(ledger: Ledger, now: float, limits: TokenLimits = A_MINUTE, name: str = "a") -> float:
     """Count a request; return after how many seconds to try again, 0 where it was counted."""
     try:
         ledger.count_request(name, limits, now)
@@ -48,7 +48,7 @@ def test_a_refusal_costs_nothing():
 
 
 def test_generations_in_flight_make_room_when_they_end():
-    ledger, limits = Ledger(), Limits(generations=3)
+    ledger, limits = Ledger(), TokenLimits(generations=3)
     ledger.begin("a", limits, 2, 0.0)
     with pytest.raises(LimitReached) as refused:
         ledger.begin("a", limits, 2, 0.0)
@@ -63,7 +63,7 @@ def test_generations_in_flight_make_room_when_they_end():
 
 
 def test_tokens_are_paid_after_they_were_written():
-    ledger, limits = Ledger(), Limits(tokens_per_minute=600)
+    ledger, limits = Ledger(), TokenLimits(tokens_per_minute=600)
     ledger.begin("a", limits, 1, 0.0)
     ledger.spend("a", limits, 1000, 0.0)  # 400 more than there were
     ledger.end("a", 1)
@@ -74,11 +74,11 @@ def test_tokens_are_paid_after_they_were_written():
 
 
 def test_a_limit_that_changes_counts_from_then_on():
-    ledger, small = Ledger(), Limits(requests_per_minute=6)
+    ledger, small = Ledger(), TokenLimits(requests_per_minute=6)
     for _ in range(60):
         count(ledger, 0.0)
     assert count(ledger, 0.0, small) == pytest.approx(550.0)
-    assert count(ledger, 0.0, Limits(requests_per_minute=61)) == 0.0
+    assert count(ledger, 0.0, TokenLimits(requests_per_minute=61)) == 0.0
     assert count(ledger, 0.0, NO_LIMITS) == 0.0
 
 
@@ -87,7 +87,7 @@ def test_a_limit_that_changes_counts_from_then_on():
 )
 def test_no_minute_has_more_than_twice_its_limit(most: int, pauses: list[float], seed: int):
     """Those that were saved up, and those that are freed meanwhile."""
-    ledger, limits, now = Ledger(), Limits(requests_per_minute=most), float(seed)
+    ledger, limits, now = Ledger(), TokenLimits(requests_per_minute=most), float(seed)
     times = []
     for pause in pauses:
         now += pause if pause > 60.0 else pause / 60.0

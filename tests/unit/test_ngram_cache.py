@@ -9,9 +9,9 @@ import pytest
 from outrider.drafters.ngram_cache import (
     LONGEST,
     MOST_COUNT,
-    Guess,
     NgramCache,
     NgramDrafter,
+    NgramGuess,
     pack,
     unpack,
 )
@@ -38,7 +38,7 @@ def in_order(counts: Counts) -> list[tuple[tuple[int, ...], list[tuple[int, int]
     return sorted((ngram, list(followers.items())) for ngram, followers in counts.items())
 
 
-def ids(guesses: list[Guess]) -> list[int]:
+def ids(guesses: list[NgramGuess]) -> list[int]:
     return [guess.token_id for guess in guesses]
 
 
@@ -154,7 +154,7 @@ def test_the_context_needs_so_much_to_draft(
 ) -> None:
     drafter = NgramDrafter()
     drafter.context = cache_of({ngram: followers})
-    guess = Guess(9, followers[9], sum(followers.values()), "context", False)
+    guess = NgramGuess(9, followers[9], sum(followers.values()), "context", False)
     assert drafter.draft(1, [1, 2, 3, 4]) == [guess] * drafts
 
 
@@ -177,7 +177,7 @@ def test_past_texts_need_more(
     ngram: tuple[int, ...], followers: dict[int, int], drafts: bool
 ) -> None:
     drafter = NgramDrafter(dynamic=cache_of({ngram: followers}))
-    guess = Guess(9, followers[9], sum(followers.values()), "dynamic", False)
+    guess = NgramGuess(9, followers[9], sum(followers.values()), "dynamic", False)
     assert drafter.draft(1, [1, 2, 3, 4]) == [guess] * drafts
 
 
@@ -190,7 +190,7 @@ def test_the_longest_ngram_that_is_sure_enough_is_asked() -> None:
 def test_a_token_that_the_large_text_knows_there_goes_before_more_frequent_ones() -> None:
     drafter = NgramDrafter(static=cache_of({(3, 4): {8: 1, 5: 9}}))
     drafter.context = cache_of({(3, 4): {9: 2, 8: 2}})
-    assert drafter.draft(1, [3, 4]) == [Guess(8, 2, 4, "context", False)]
+    assert drafter.draft(1, [3, 4]) == [NgramGuess(8, 2, 4, "context", False)]
     drafter.context = cache_of({(3, 4): {9: 201, 8: 2}})
     assert drafter.draft(1, [3, 4])[0].token_id == 9, "200 times and more outweigh it"
 
@@ -198,9 +198,9 @@ def test_a_token_that_the_large_text_knows_there_goes_before_more_frequent_ones(
 def test_of_equals_the_one_first_seen_last_wins_and_it_says_so() -> None:
     drafter = NgramDrafter()
     drafter.extend([1, 2, 8, 1, 2, 9, 1, 2])
-    assert drafter.draft(1) == [Guess(9, 1, 2, "context", True)]
+    assert drafter.draft(1) == [NgramGuess(9, 1, 2, "context", True)]
     drafter = NgramDrafter(static=cache_of({(1, 2): {8: 3, 7: 3}}))
-    assert drafter.draft(1, [1, 2]) == [Guess(7, 3, 6, "static", True)]
+    assert drafter.draft(1, [1, 2]) == [NgramGuess(7, 3, 6, "static", True)]
 
 
 def test_nothing_is_drafted_behind_less_than_two_tokens_or_by_empty_caches() -> None:

@@ -17,8 +17,8 @@ from orchestrator.main import make_pool
 from orchestrator.reloading import _LIMITS, take
 from orchestrator.service import Orchestrator
 from outrider.errors import InvalidConfig
-from outrider.reloading import Settings, changed, option
 from outrider.rpc.server import ServerConfig
+from outrider.settings_reload import Settings, changed, option
 from outrider.speculation import Speculation
 from outrider_cli import rereading, run
 from outrider_cli.app import app

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import InvalidConfig
-from outrider.rereading import Reread
+from outrider.file_values import Reread
 
 
 class Clock:

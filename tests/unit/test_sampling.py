@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from outrider.distribution import Distribution
+from outrider.distribution import Distribution, distribution_of
 from outrider.errors import InvalidRequest
-from outrider.sampling import GREEDY, SamplingParameters, distribution_of
+from outrider.sampling import GREEDY, SamplingParameters
 
 NAN, INFINITY = float("nan"), float("inf")
 FREE = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)

@@ -16,7 +16,7 @@ from grpc.aio import AioRpcError, Metadata
 from orchestrator.config import OrchestratorConfig
 from outrider.errors import InvalidConfig, PeerUnavailable, Unauthenticated
 from outrider.grants import digest_of
-from outrider.rpc.access import AccessInterceptor
+from outrider.rpc.authorization import AccessInterceptor
 from outrider.rpc.channel import Address, explain_refusal, open_channel, read_address, read_listen
 from outrider.rpc.security import (
     ClientSecurity,

@@ -11,15 +11,15 @@ from outrider.client import (
     Activity,
     ControllerView,
     GenerationView,
-    Model,
-    Peer,
+    ModelInfo,
     PeerState,
+    PeerStatus,
     RefusedDraft,
     Status,
 )
-from outrider_cli.top import View
+from outrider_cli.top import TopView
 
-MODEL = Model(
+MODEL = ModelInfo(
     name="large",
     description="",
     parameter_count=1,
@@ -32,7 +32,7 @@ MODEL = Model(
     load_seconds=0.5,
     activity=Activity(open_seconds=10.0, decode_seconds=5.0, open_session_count=2),
 )
-TARGET = Peer(
+TARGET = PeerStatus(
     role="target",
     address="a:1",
     state=PeerState.READY,
@@ -41,7 +41,7 @@ TARGET = Peer(
     round_trip_seconds=0.0004,
     generation_count=2,
 )
-DRAFT = Peer(
+DRAFT = PeerStatus(
     role="draft",
     address="b:1",
     state=PeerState.READY,
@@ -68,7 +68,7 @@ STATUS = Status(
 )
 
 
-def shown(view: View, width: int = 120) -> list[str]:
+def shown(view: TopView, width: int = 120) -> list[str]:
     screen = io.StringIO()
     Console(file=screen, width=width).print(view.frame())
     return [line.rstrip() for line in screen.getvalue().splitlines()]
@@ -79,7 +79,7 @@ def later(status: Status, tokens: int) -> Status:
 
 
 def test_a_frame_shows_targets_drafts_generations_and_rates() -> None:
-    view = View("here:1")
+    view = TopView("here:1")
     view.note(STATUS, 10.0)
     busy = replace(
         MODEL, activity=Activity(open_seconds=12.0, decode_seconds=6.5, open_session_count=3)
@@ -103,21 +103,21 @@ def test_a_frame_shows_targets_drafts_generations_and_rates() -> None:
 
 
 def test_a_single_look_has_no_rates() -> None:
-    view = View("here:1")
+    view = TopView("here:1")
     view.note(STATUS, 10.0)
     assert shown(view)[1].startswith("- tokens/s")
     assert "50%" in shown(view)[4]  # since the start
 
 
 def test_an_orchestrator_that_was_started_again_has_no_rate_at_first() -> None:
-    view = View("here:1")
+    view = TopView("here:1")
     view.note(STATUS, 10.0)
     view.note(replace(STATUS, generated_token_count=5), 11.0)
     assert shown(view)[1].startswith("- tokens/s")
 
 
 def test_what_is_away_is_shown_until_it_is_back() -> None:
-    view = View("here:1")
+    view = TopView("here:1")
     assert shown(view) == ["here:1  asking"]
     view.note(STATUS, 10.0)
     view.lose("no orchestrator answers at here:1")
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_a_peer_is_shown_and_gives_no_orders() -> None:
         address="c:1", model_name="x", reason="token 17 differs", attempt_count=2, since_seconds=3.0
     )
     status = replace(STATUS, peers=(lost,), refused_drafts=(refused,), reason="lost the target")
-    view = View("here:1")
+    view = TopView("here:1")
     view.note(status, 10.0)
     text = "\n".join(shown(view))
     assert "a:1: gone [red]away" in text and "\x1b" not in text
@@ -143,6 +143,6 @@ def test_what_is_wrong_with_a_peer_is_shown_and_gives_no_orders() -> None:
 
 
 def test_a_narrow_screen_is_no_reason_to_fail() -> None:
-    view = View("here:1")
+    view = TopView("here:1")
     view.note(STATUS, 10.0)
     assert all(len(line) <= 30 for line in shown(view, width=30))

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from outrider.client import OutriderClient, Peer, PeerState, Status
-from outrider_cli.generate.run import wait_for_pair
+from outrider.client import OutriderClient, PeerState, PeerStatus, Status
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
 
 
@@ -33,7 +33,7 @@ class Said(Progress):
 
 
 def status(address: str, state: PeerState, detail: str = "") -> Status:
-    peer = Peer(
+    peer = PeerStatus(
         role="target",
         address=address,
         state=state,

@@ -43,8 +43,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.readme_figures import LLAMA_SERVER, OUTRIDER, Arm, Result, Row, write_result
-from outrider.client import Model, OutriderClient, Status
+from outrider.client import ModelInfo, OutriderClient, Status
 from outrider.errors import PeerUnavailable, ServiceStopped
+from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT, Child
 from outrider.sampling import SamplingParameters
 from outrider_bench.cores import pinned
@@ -57,10 +58,10 @@ from outrider_bench.variants import Variant
 from outrider_cli import COMMAND
 from outrider_cli.cpu_time import OthersClock
 from outrider_cli.delayed_link import delayed_link
-from outrider_cli.generate.run import wait_for_pair
-from outrider_cli.options import ModelOptions, arguments
+from outrider_cli.generate.execute import wait_for_pair
+from outrider_cli.options import arguments
 from outrider_cli.screen import Progress
-from outrider_cli.services.local import Hosted, LocalPlan, local_services
+from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from outrider_cli.services.pair import BESIDE_THE_TARGET
 
 _SEED = 1
@@ -191,8 +192,8 @@ async def _running_outrider(
     here, there = _machines(asked)
     apart = asked.round_trip is not None
     plan = LocalPlan(
-        target=Hosted(asked.model, engine),
-        draft=None if apart else Hosted(asked.draft_model, beside),
+        target=HostedModel(asked.model, engine),
+        draft=None if apart else HostedModel(asked.draft_model, beside),
         orchestrator=(f"--http={ANY_PORT}", *(("--accept-drafts",) if apart else ())),
         commands={role: pinned(COMMAND, here, role) for role in ("target", "orchestrator")},
     )
@@ -234,7 +235,7 @@ def _machines(asked: argparse.Namespace) -> tuple[Mapping[str, list[int]], Mappi
 
 
 async def _start_peers(
-    stack: AsyncExitStack, asked: argparse.Namespace, target: Model, race: Race
+    stack: AsyncExitStack, asked: argparse.Namespace, target: ModelInfo, race: Race
 ) -> None:
     """Start all llama-servers and let them enter; those that do not start are left out."""
     for length, flash_attention in product((0, *asked.draft_tokens), asked.flash_attention):
@@ -430,7 +431,7 @@ def _arm(contender: Contender, turns: Sequence[Turn]) -> Arm:
     )
 
 
-def _machine(asked: argparse.Namespace, target: Model) -> dict[str, Any]:
+def _machine(asked: argparse.Namespace, target: ModelInfo) -> dict[str, Any]:
     return {
         **asdict(describe_machine()),
         "kernels": target.cpu_kernels,
@@ -445,7 +446,7 @@ def _gpus(llama_server: Path) -> list[str]:
     return re.findall(r"^ +\w+: (.+?) \(\d+ MiB", found, re.MULTILINE)
 
 
-def _described(model: Model) -> dict[str, Any]:
+def _described(model: ModelInfo) -> dict[str, Any]:
     return {
         "name": model.name,
         "description": model.description,
@@ -454,7 +455,7 @@ def _described(model: Model) -> dict[str, Any]:
     }
 
 
-def _model(status: Status, role: str) -> Model:
+def _model(status: Status, role: str) -> ModelInfo:
     peer = status.peer(role)
     assert peer is not None and peer.model is not None
     return peer.model

@@ -14,17 +14,17 @@ import time
 from benchmarks.generations import PROMPTS
 from benchmarks.processes import TARGET
 from outrider.client import Delta, GenerateOptions, OutriderClient
+from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT
 from outrider.sampling import GREEDY
-from outrider_cli.options import ModelOptions
-from outrider_cli.services.local import Hosted, LocalPlan, local_services
+from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 
 WARM_UPS, PAIRS, TOKENS = 10, 200, 4
 
 
 async def main() -> None:
     """Measure and print."""
-    target = Hosted(TARGET, ModelOptions())
+    target = HostedModel(TARGET, ModelOptions())
     plan = LocalPlan(target=target, draft=None, orchestrator=(f"--http={ANY_PORT}",))
     async with (
         local_services(plan) as services,

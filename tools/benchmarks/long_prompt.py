@@ -16,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
+from outrider.model_service.config import ModelOptions
 from outrider.sampling import GREEDY
-from outrider_cli.options import ModelOptions
-from outrider_cli.services.local import Hosted, LocalPlan, local_services
+from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from outrider_cli.services.pair import BESIDE_THE_TARGET
 
 _SHORT_PROMPT, _WARM_UP = 48, 48
@@ -65,10 +65,10 @@ async def main() -> None:
     """Measure and print."""
     arguments = _arguments()
     sizes = {"sessions": arguments.users + 1, "context": arguments.prompt + 128}
-    target = Hosted(arguments.model, ModelOptions(**sizes))
+    target = HostedModel(arguments.model, ModelOptions(**sizes))
     draft = None
     if arguments.draft_model:
-        draft = Hosted(arguments.draft_model, replace(BESIDE_THE_TARGET, **sizes))
+        draft = HostedModel(arguments.draft_model, replace(BESIDE_THE_TARGET, **sizes))
     promised = Promised()
     async with (
         local_services(LocalPlan(target=target, draft=draft), promised) as services,

@@ -11,8 +11,8 @@ import psutil  # type: ignore[import-untyped]
 from benchmarks.generations import PROMPTS
 from benchmarks.processes import DRAFT, TARGET
 from outrider.client import Delta, GenerateOptions, OutriderClient, Status
-from outrider_cli.options import ModelOptions
-from outrider_cli.services.local import Hosted, LocalPlan, local_services
+from outrider.model_service.config import ModelOptions
+from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 
 GENERATIONS = 32
 CONTEXT = 512
@@ -21,8 +21,8 @@ CONTEXT = 512
 async def main() -> None:
     """Measure and print."""
     options = ModelOptions(sessions=GENERATIONS, context=CONTEXT)
-    draft = Hosted(DRAFT, replace(options, threads=1))
-    plan = LocalPlan(target=Hosted(TARGET, options), draft=draft)
+    draft = HostedModel(DRAFT, replace(options, threads=1))
+    plan = LocalPlan(target=HostedModel(TARGET, options), draft=draft)
     async with (
         local_services(plan) as services,
         OutriderClient(await services.start()) as client,

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from model_making.corpus import LIBRARY, is_held_out, sources
 from outrider.core import acceptance
-from outrider.distribution import Distribution
+from outrider.distribution import Distribution, distribution_of
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
-from outrider.sampling import SamplingParameters, distribution_of
+from outrider.sampling import SamplingParameters
 from outrider.threads import available_threads
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

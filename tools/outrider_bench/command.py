@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.model_service.config import ModelOptions
 from outrider_cli.generate.command import DRAFT_SESSION, ONE_SESSION
 from outrider_cli.help import COMMON
-from outrider_cli.options import ModelOptions, Prefix, spread
+from outrider_cli.options import Prefix, spread
 from outrider_cli.services.pair import (
     DraftModel,
     TargetModel,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from outrider_bench.report import Measured
     from outrider_bench.run import PairResult
     from outrider_bench.settings import Settings
-    from outrider_cli.services.local import Hosted
+    from outrider_cli.services.local import HostedModel
 
 _PAGE = 120  # columns, where there is no terminal
 _SAMPLING, _WORK, _PEER, _OUTPUT = "Sampling", "What to run", "Peer", "Output"
@@ -409,20 +410,20 @@ def _hosted(
     settings: Settings,
     engine: ModelOptions,
     draft_engine: ModelOptions,
-) -> Iterator[tuple[Hosted, Hosted]]:
+) -> Iterator[tuple[HostedModel, HostedModel]]:
     """Yield what to start for every pair, with a session per user."""
-    from outrider_cli.services.local import Hosted
+    from outrider_cli.services.local import HostedModel
 
     most = max(settings.users)
     target_options = replace(engine, sessions=max(engine.sessions, most))
     draft_options = replace(draft_engine, sessions=max(draft_engine.sessions, most))
     for target, draft in pairs:
-        yield Hosted(target, target_options), host_draft(draft, draft_options, engine)
+        yield HostedModel(target, target_options), host_draft(draft, draft_options, engine)
 
 
 def _run(
     settings: Settings,
-    pairs: Sequence[tuple[Hosted, Hosted]],
+    pairs: Sequence[tuple[HostedModel, HostedModel]],
     notes: list[str],
     json_file: Path | None,
     plots: Path | None,

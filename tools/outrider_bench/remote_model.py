@@ -18,7 +18,7 @@ from outrider_bench.cores import pinned
 from outrider_bench.shaper import Link, Shape
 from outrider_cli import COMMAND
 from outrider_cli.options import arguments
-from outrider_cli.services.local import Hosted
+from outrider_cli.services.local import HostedModel
 
 _PINGS = 3
 
@@ -57,7 +57,7 @@ class RemoteModel:
 
 @asynccontextmanager
 async def remote_model(
-    role: str, hosted: Hosted, cores: Mapping[str, Sequence[int]]
+    role: str, hosted: HostedModel, cores: Mapping[str, Sequence[int]]
 ) -> AsyncIterator[RemoteModel]:
     """Give a draft or target over a link without delay; both are gone at the end."""
     with TemporaryDirectory() as folder, Link(Shape()) as link:
@@ -79,7 +79,7 @@ def write_token(path: Path) -> Path:
 async def start_remote(
     link: Link,
     role: str,
-    hosted: Hosted,
+    hosted: HostedModel,
     token_file: Path,
     cores: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Child:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from outrider.client import GenerateOptions, Model, OutriderClient, Started, Status
+from outrider.client import GenerateOptions, ModelInfo, OutriderClient, Started, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ClientSecurity
 from outrider_bench.cores import pinned
@@ -25,9 +25,9 @@ from outrider_bench.remote_model import RemoteModel, remote_model
 from outrider_bench.settings import Settings
 from outrider_bench.variants import Variant, distant_variants, numerics_variants
 from outrider_cli import COMMAND
-from outrider_cli.generate.run import wait_for_pair
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
-from outrider_cli.services.local import Hosted, LocalPlan, LocalServices, local_services
+from outrider_cli.services.local import HostedModel, LocalPlan, LocalServices, local_services
 
 _TEXT_CHARACTERS = 200_000
 _PATIENT = ("--request-timeout", "1000000")  # who waits can press Ctrl-C
@@ -39,12 +39,16 @@ class PairResult:
 
     target: Path
     draft: Path
-    models: dict[str, Model] = field(default_factory=dict)
+    models: dict[str, ModelInfo] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
 
 
 async def run_pair(
-    settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
+    settings: Settings,
+    target: HostedModel,
+    draft: HostedModel,
+    result: PairResult,
+    progress: Progress,
 ) -> None:
     """Measure a pair, block by block; what is done stays in `result`, however this ends."""
     await _run_here(settings, target, draft, result, progress)
@@ -55,7 +59,11 @@ async def run_pair(
 
 
 async def _run_here(
-    settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
+    settings: Settings,
+    target: HostedModel,
+    draft: HostedModel,
+    result: PairResult,
+    progress: Progress,
 ) -> None:
     """Measure all variants and users with the three services on this machine."""
     plan = _plan(settings, target, draft)
@@ -86,7 +94,10 @@ def _salted(variant: Variant, settings: Settings) -> Variant:
 
 
 def _plan(
-    settings: Settings, target: Hosted | str, draft: Hosted | str, more: Sequence[str] = ()
+    settings: Settings,
+    target: HostedModel | str,
+    draft: HostedModel | str,
+    more: Sequence[str] = (),
 ) -> LocalPlan:
     """Return what to start here; `more` are options of the orchestrator."""
     return LocalPlan(
@@ -107,7 +118,11 @@ async def _started(
 
 
 async def _other_numerics(
-    stack: AsyncExitStack, settings: Settings, plan: LocalPlan, target: Hosted, progress: Progress
+    stack: AsyncExitStack,
+    settings: Settings,
+    plan: LocalPlan,
+    target: HostedModel,
+    progress: Progress,
 ) -> list[Outrider]:
     """Start the pair once more for each of the other numerics; return what is measured of it."""
     found = []
@@ -156,7 +171,11 @@ def _plan_peer(
 
 
 async def _run_draft_away(
-    settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
+    settings: Settings,
+    target: HostedModel,
+    draft: HostedModel,
+    result: PairResult,
+    progress: Progress,
 ) -> None:
     """Measure what is worth it at every round trip, with the draft over a slow link."""
     progress.say("starting the services, with the draft far away")
@@ -167,7 +186,11 @@ async def _run_draft_away(
 
 
 async def _run_target_away(
-    settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
+    settings: Settings,
+    target: HostedModel,
+    draft: HostedModel,
+    result: PairResult,
+    progress: Progress,
 ) -> None:
     """Measure the same with the target over a slow link, and draft and orchestrator here."""
     progress.say("starting the services, with the target far away")
@@ -228,7 +251,7 @@ async def _run_distances(
                 raise await far.child.end()
 
 
-def _models(status: Status) -> dict[str, Model]:
+def _models(status: Status) -> dict[str, ModelInfo]:
     return {peer.role: peer.model for peer in status.peers if peer.model is not None}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.drafters.ngram_cache import NO_BOUND, Guess, NgramCache, NgramDrafter
+from outrider.drafters.ngram_cache import NO_BOUND, NgramCache, NgramDrafter, NgramGuess
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ def _draft_piece(
         yield done
 
 
-def _accepted(guesses: Sequence[Guess], piece: Sequence[int], start: int) -> int:
+def _accepted(guesses: Sequence[NgramGuess], piece: Sequence[int], start: int) -> int:
     """Return how many guesses are what stands in the piece from there on."""
     pairs = enumerate(zip(guesses, piece[start : start + len(guesses)], strict=False))
     wrong = (i for i, (guess, token_id) in pairs if guess.token_id != token_id)

@@ -12,7 +12,7 @@ import typer
 from outrider_cli.options import ClientOptions, Prefix, spread
 
 if TYPE_CHECKING:
-    from outrider.client import ControllerView, Model
+    from outrider.client import ControllerView, ModelInfo
 
 _MEASURED = "Measured figures"
 WIDTH = 80
@@ -145,7 +145,7 @@ def _with_given(
     return replace(measured or on_one_machine(), **given)
 
 
-async def _ask(address: str, connection: ClientOptions) -> tuple[ControllerView, Model | None]:
+async def _ask(address: str, connection: ClientOptions) -> tuple[ControllerView, ModelInfo | None]:
     """Return what an orchestrator has measured, and its target."""
     from outrider.client import OutriderClient
     from outrider.errors import InvalidRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from outrider.client import ControllerView, Model
+from outrider.client import ControllerView, ModelInfo
 from outrider.core.forecast import Forecast, Mode, break_even
 from outrider.costs import NO_REJECTION_COST, RejectionCost
 from outrider_cli.forecasting import best_over_alone, conditions_of, possible
@@ -13,7 +13,7 @@ from outrider_cli.verdict import UNSURE, forecast, times
 from outrider_plan.layouts import compared, layout_lines
 
 
-def price_of(target: Model | None) -> RejectionCost:
+def price_of(target: ModelInfo | None) -> RejectionCost:
     """Return what rejected drafts cost at a target beside decodes; nothing where none is known."""
     if target is None:
         return NO_REJECTION_COST
@@ -21,7 +21,7 @@ def price_of(target: Model | None) -> RejectionCost:
     return RejectionCost(*seconds, target.snapshot_token_count)
 
 
-def memory_of(target: Model | None) -> str:
+def memory_of(target: ModelInfo | None) -> str:
     """Return how a target's sessions are cut, and what that limits; empty where it is not known."""
     if target is None:
         return ""

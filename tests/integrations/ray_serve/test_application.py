@@ -23,8 +23,8 @@ import pytest
 import yaml
 
 from outrider.rpc.channel import open_channel
-from outrider.rpc.errors import read_error_info
 from outrider.rpc.security import ClientSecurity
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from tests.support.processes import DRAFT, MODELS, TARGET, ServiceProcess, free_port

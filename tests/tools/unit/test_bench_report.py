@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.client import Model
+from outrider.client import ModelInfo
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider_bench.document import document
@@ -54,7 +54,7 @@ SETTINGS = Settings(
     peer=Path("llama-server"),
     peer_options=(),
 )
-MODEL = Model(
+MODEL = ModelInfo(
     name="large",
     description="llama 1.1B Q4_0",
     parameter_count=1_100_000_000,

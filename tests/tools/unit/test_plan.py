@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.client import ControllerView, Model
+from outrider.client import ControllerView, ModelInfo
 from outrider.costs import RejectionCost
 from outrider.errors import InvalidRequest
 from outrider_plan.command import WIDTH, read_costs
@@ -45,7 +45,7 @@ def test_far_away_the_target_does_not_wait() -> None:
 
 
 def test_what_a_rejection_costs_is_in_the_forecast_and_the_memory_is_named() -> None:
-    model = Model(
+    model = ModelInfo(
         name="hybrid",
         description="",
         parameter_count=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, get_type_hints
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,12 +13,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 import outrider
-from gateway import anthropic, llama_server, page
-from gateway.access import RequestScopes
+from gateway import page
+from gateway.access_log import RequestScopes
 from gateway.bodies import JsonRoute
 from gateway.config import HttpConfig
-from gateway.errors import Failure
+from gateway.event_streams import ClientGone, until_gone
 from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
+from gateway.http_errors import HttpFailure
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.middleware import (
     AnyContentType,
@@ -28,10 +29,9 @@ from gateway.middleware import (
     InternalErrors,
     KnownHost,
 )
-from gateway.openai import answers, requests, response_input
+from gateway.openai import answers
 from gateway.repeats import Repeats, answer_log
 from gateway.rights import Rights
-from gateway.streams import ClientGone, until_gone
 from orchestrator.service import Orchestrator
 from outrider.access import Access
 from outrider.errors import Draining, OutriderError
@@ -80,7 +80,7 @@ def create_app(
     metrics = Metrics(orchestrator.status, config.metrics_names)
     gateway = Gateway(orchestrator, config, metrics, outrider.__version__)
     _add_openai(app, gateway)
-    _add_anthropic(app, gateway)
+    _add_posts(app, gateway, "Anthropic")
     _add_llama(app, gateway, config)
     _add_ours(app, gateway)
     _add_errors(app)
@@ -118,6 +118,48 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) ->
         return _dialect(request.url.path).error(Draining("the server is stopping"))
 
 
+_POSTS: tuple[tuple[str, str, tuple[str, ...], Callable[..., Any]], ...] = (
+    ("OpenAI", "completions", ("/v1/completions",), Gateway.complete),
+    ("OpenAI", "chat", ("/v1/chat/completions", "/chat/completions"), Gateway.chat),
+    (
+        "OpenAI",
+        "count_chat",
+        ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"),
+        Gateway.count_chat,
+    ),
+    ("OpenAI", "embeddings", ("/v1/embeddings",), Gateway.embed),
+    ("OpenAI", "respond", ("/v1/responses", "/responses"), Gateway.respond),
+    ("Anthropic", "message", ("/v1/messages",), Gateway.message),
+    ("Anthropic", "count_message", ("/v1/messages/count_tokens",), Gateway.count_message),
+    ("llama-server", "completion", ("/completion", "/completions"), Gateway.complete_natively),
+    ("llama-server", "tokenize", ("/tokenize",), Gateway.tokenize),
+    ("llama-server", "detokenize", ("/detokenize",), Gateway.detokenize),
+    ("llama-server", "apply_template", ("/apply-template",), Gateway.apply_template),
+    ("llama-server", "embedding", ("/embedding", "/embeddings"), Gateway.embed_natively),
+)
+"""Routes that take a body: the API, the operation, its paths, of which the first is documented, and
+what answers; its `body` is the type of the body and its docstring the description."""
+
+
+def _add_posts(app: FastAPI, gateway: Gateway, tag: str) -> None:
+    for _, operation, (path, *others), method in (each for each in _POSTS if each[0] == tag):
+        route = _post(operation, method, gateway)
+        for other in others:
+            app.post(other, include_in_schema=False)(route)
+        app.post(path, tags=[tag], responses=_ERRORS)(route)
+
+
+def _post(operation: str, method: Callable[..., Any], gateway: Gateway) -> Callable[..., Any]:
+    """Return a route that answers a body with a method of the gateway, unless the client goes."""
+
+    async def route(body: Any, request: Request) -> Response:
+        return await _unless_gone(request, method(gateway, body))
+
+    route.__name__, route.__doc__ = operation, method.__doc__
+    route.__annotations__["body"] = get_type_hints(method)["body"]
+    return route
+
+
 def _add_openai(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/models", tags=["OpenAI"], responses=_ERRORS)
     @app.get("/models", include_in_schema=False)
@@ -133,74 +175,11 @@ def _add_openai(app: FastAPI, gateway: Gateway) -> None:
                 return JSONResponse(card)
         raise HTTPException(404, f"there is no model {model!r}")
 
-    @app.post("/v1/completions", tags=["OpenAI"], responses=_ERRORS)
-    async def completions(body: requests.CompletionBody, request: Request) -> Response:
-        """Continue prompts."""
-        return await _unless_gone(request, gateway.complete(body))
-
-    @app.post("/v1/chat/completions", tags=["OpenAI"], responses=_ERRORS)
-    @app.post("/chat/completions", include_in_schema=False)
-    async def chat(body: requests.ChatBody, request: Request) -> Response:
-        """Answer a chat."""
-        return await _unless_gone(request, gateway.chat(body))
-
-    @app.post("/v1/chat/completions/input_tokens", tags=["OpenAI"], responses=_ERRORS)
-    @app.post("/chat/completions/input_tokens", include_in_schema=False)
-    async def count_chat(body: requests.ChatBody, request: Request) -> Response:
-        """Count the tokens of a chat's prompt."""
-        return await _unless_gone(request, gateway.count_chat(body))
-
-    @app.post("/v1/embeddings", tags=["OpenAI"], responses=_ERRORS)
-    async def embeddings(body: requests.EmbeddingBody, request: Request) -> Response:
-        """Embed texts."""
-        return await _unless_gone(request, gateway.embed(body))
-
-    @app.post("/v1/responses", tags=["OpenAI"], responses=_ERRORS)
-    @app.post("/responses", include_in_schema=False)
-    async def respond(body: response_input.ResponseBody, request: Request) -> Response:
-        """Answer in text, without a memory of former answers."""
-        return await _unless_gone(request, gateway.respond(body))
-
-
-def _add_anthropic(app: FastAPI, gateway: Gateway) -> None:
-    @app.post("/v1/messages", tags=["Anthropic"], responses=_ERRORS)
-    async def message(body: anthropic.MessagesBody, request: Request) -> Response:
-        """Answer a chat."""
-        return await _unless_gone(request, gateway.message(body))
-
-    @app.post("/v1/messages/count_tokens", tags=["Anthropic"], responses=_ERRORS)
-    async def count_message(body: anthropic.PromptBody, request: Request) -> Response:
-        """Count the tokens of a chat's prompt."""
-        return await _unless_gone(request, gateway.count_message(body))
+    _add_posts(app, gateway, "OpenAI")
 
 
 def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
-    @app.post("/completion", tags=["llama-server"], responses=_ERRORS)
-    @app.post("/completions", include_in_schema=False)
-    async def completion(body: llama_server.CompletionFields, request: Request) -> Response:
-        """Continue prompts."""
-        return await _unless_gone(request, gateway.complete_natively(body))
-
-    @app.post("/tokenize", tags=["llama-server"], responses=_ERRORS)
-    async def tokenize(body: llama_server.TokenizeBody, request: Request) -> Response:
-        """Turn text into token ids."""
-        return await _unless_gone(request, gateway.tokenize(body))
-
-    @app.post("/detokenize", tags=["llama-server"], responses=_ERRORS)
-    async def detokenize(body: llama_server.DetokenizeBody, request: Request) -> Response:
-        """Turn token ids into text."""
-        return await _unless_gone(request, gateway.detokenize(body))
-
-    @app.post("/apply-template", tags=["llama-server"], responses=_ERRORS)
-    async def apply_template(body: llama_server.TemplateBody, request: Request) -> Response:
-        """Render a chat as the prompt that the model sees."""
-        return await _unless_gone(request, gateway.apply_template(body))
-
-    @app.post("/embedding", tags=["llama-server"], responses=_ERRORS)
-    @app.post("/embeddings", include_in_schema=False)
-    async def embedding(body: llama_server.EmbeddingFields, request: Request) -> Response:
-        """Embed texts."""
-        return await _unless_gone(request, gateway.embed_natively(body))
+    _add_posts(app, gateway, "llama-server")
 
     @app.get("/props", tags=["llama-server"], responses=_ERRORS)
     async def properties() -> Response:
@@ -261,7 +240,7 @@ def _dialect(path: str) -> Dialect:
     return OPENAI if path.startswith("/v1/") or path in others else LLAMA
 
 
-def _refuse(path: str, failure: Failure) -> Response:
+def _refuse(path: str, failure: HttpFailure) -> Response:
     return _dialect(path).refusal(failure)
 
 
@@ -276,7 +255,7 @@ def _add_errors(app: FastAPI) -> None:
         return _refuse(request.url.path, _failure_of(error))
 
     async def http_error(request: Request, error: HTTPException) -> Response:
-        return _refuse(request.url.path, Failure(error.status_code, str(error.detail)))
+        return _refuse(request.url.path, HttpFailure(error.status_code, str(error.detail)))
 
     add(OutriderError, outrider_error)
     add(RequestValidationError, invalid)
@@ -299,11 +278,11 @@ def _of_whole_body(error: dict[str, Any]) -> str:
     return _WHOLE_BODY.get(error["type"], str(error["msg"]))
 
 
-def _failure_of(error: RequestValidationError) -> Failure:
+def _failure_of(error: RequestValidationError) -> HttpFailure:
     """Return what is wrong with a body; never its values, which are text of users."""
     first = error.errors()[0]
     place = [part for part in first["loc"] if part != "body"]
     # Of what is no JSON the place is a number, the offset of a character.
     field = place[0] if place and isinstance(place[0], str) else None
     message = _of_whole_body(first) if field is None else f"{field}: {first['msg']}"
-    return Failure(400, message, field, "INVALID_REQUEST")
+    return HttpFailure(400, message, field, "INVALID_REQUEST")

@@ -26,12 +26,12 @@ from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
 from outrider.vocabulary_pieces import LESSON_BYTES, VocabularyReader, lesson, vocabulary_key
 from outrider_cli.doctor.checks import Finding, judge_pairing
-from outrider_cli.doctor.peer_checks import Failure, ProbedPeer
+from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer
 
 ROLES = ("orchestrator", "target", "draft")
 
 _CALLS = 20  # small ones, for the round trip
-_CALL_SECONDS = 3.0
+_CALL_SECONDS = 3.0  # s; deadline of one call
 _LIST_SECONDS = 20.0  # the vocabulary of a large model is some megabytes
 
 _STUBS: dict[str, Any] = {
@@ -45,7 +45,7 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 class _Failed(Exception):
     """A probe came to its end."""
 
-    def __init__(self, failure: Failure, detail: str) -> None:
+    def __init__(self, failure: CallFailure, detail: str) -> None:
         super().__init__(detail)
         self.failure = failure
 
@@ -59,7 +59,9 @@ async def probe_peer(role: str, address: str, security: ClientSecurity) -> Probe
         async with open_channel(address, security) as channel:
             return await _ask(role, address, channel, metadata, expiry)
     except InvalidConfig as error:
-        return ProbedPeer(role=role, address=address, failure=Failure.OPTIONS, detail=str(error))
+        return ProbedPeer(
+            role=role, address=address, failure=CallFailure.OPTIONS, detail=str(error)
+        )
     except _Failed as error:
         return ProbedPeer(role=role, address=address, failure=error.failure, detail=str(error))
     except grpc.aio.AioRpcError as error:
@@ -152,13 +154,13 @@ async def _connect(to: Address, security: ClientSecurity) -> float | None:
             writer.close()
             return None if tls is None else await _expiry(host, to.port, tls)
     except TimeoutError:
-        raise _Failed(Failure.TIMEOUT, f"no answer within {_CALL_SECONDS:.0f} s") from None
+        raise _Failed(CallFailure.TIMEOUT, f"no answer within {_CALL_SECONDS:.0f} s") from None
     except ConnectionRefusedError:
-        raise _Failed(Failure.REFUSED, "the connection is refused: nothing listens") from None
+        raise _Failed(CallFailure.REFUSED, "the connection is refused: nothing listens") from None
     except socket.gaierror as error:
-        raise _Failed(Failure.UNKNOWN_HOST, f"{host}: {error.strerror}") from None
+        raise _Failed(CallFailure.UNKNOWN_HOST, f"{host}: {error.strerror}") from None
     except OSError as error:
-        raise _Failed(Failure.UNREACHABLE, error.strerror or str(error)) from None
+        raise _Failed(CallFailure.UNREACHABLE, error.strerror or str(error)) from None
 
 
 async def _expiry(host: str, port: int, tls: ssl.SSLContext) -> float | None:
@@ -181,8 +183,8 @@ async def _ask(
         for other in ROLES:
             if await _health(health, other, metadata) is not None:
                 detail = f"{_article(other)} {other} listens there, not {_article(role)} {role}"
-                raise _Failed(Failure.OTHER_SERVICE, detail)
-        raise _Failed(Failure.OTHER_SERVICE, "what listens there is not Outrider")
+                raise _Failed(CallFailure.OTHER_SERVICE, detail)
+        raise _Failed(CallFailure.OTHER_SERVICE, "what listens there is not Outrider")
     trips = []
     for _ in range(_CALLS):
         begin = time.perf_counter()
@@ -237,24 +239,27 @@ async def _list_names(stub: Any, metadata: Any) -> list[bytes]:
 
 def _explain(
     error: grpc.aio.AioRpcError, role: str, address: str, security: ClientSecurity
-) -> tuple[Failure, str]:
+) -> tuple[CallFailure, str]:
     refusal = explain_refusal(error, role, address, security)
     detail = str(refusal).removeprefix(f"the {role} at {address} ")
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-        return Failure.TOKEN, detail
+        return CallFailure.TOKEN, detail
     if refusal is not None:
         return _distrust(refusal), detail
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Failure.TIMEOUT, f"it did not answer a call within {_CALL_SECONDS:.0f} s"
-    return Failure.BROKEN, f"{error.code().name}: {error.details() or 'no details'}"
+        return CallFailure.TIMEOUT, f"it did not answer a call within {_CALL_SECONDS:.0f} s"
+    return CallFailure.BROKEN, f"{error.code().name}: {error.details() or 'no details'}"
 
 
-def _distrust(refusal: OutriderError) -> Failure:
+def _distrust(refusal: OutriderError) -> CallFailure:
     """Return why a service is not trusted, or does not let us in."""
-    for words, failure in (("has expired", Failure.EXPIRED), ("not valid yet", Failure.NOT_YET)):
+    for words, failure in (
+        ("has expired", CallFailure.EXPIRED),
+        ("not valid yet", CallFailure.NOT_YET),
+    ):
         if words in str(refusal):
             return failure
-    return Failure.TRUST if isinstance(refusal, Unauthenticated) else Failure.OPTIONS
+    return CallFailure.TRUST if isinstance(refusal, Unauthenticated) else CallFailure.OPTIONS
 
 
 def _article(role: str) -> str:

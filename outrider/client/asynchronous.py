@@ -23,7 +23,7 @@ from outrider.client.convert import (
 from outrider.client.values import (
     INT32_MAX,
     CallFailed,
-    Conversation,
+    ChatPrompt,
     Event,
     GenerateOptions,
     Polled,
@@ -33,12 +33,12 @@ from outrider.client.values import (
     check_text,
 )
 from outrider.rpc.channel import explain_refusal, open_channel, why_unreachable
-from outrider.rpc.errors import read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, metadata_of
+from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
-_CALL_SECONDS = 30.0
+_CALL_SECONDS = 30.0  # s; deadline of a call that generates nothing
 _REDIAL_SECONDS = 2.0
 """Longer than the longest pause between two attempts to connect, which is 1 s and a fifth."""
 
@@ -167,7 +167,7 @@ class OutriderClient:
 
         Messages and tools are the objects of OpenAI's API.
         """
-        asked = Conversation(
+        asked = ChatPrompt(
             chat=chat,
             tools=tools,
             variables=variables,

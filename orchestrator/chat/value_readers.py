@@ -9,7 +9,7 @@ from typing import Any
 
 import regex
 
-from orchestrator.chat.reader import Malformed, Steps, TextReader
+from orchestrator.chat.reader import ChatText, Malformed, Steps
 
 Show = Callable[[str], None]
 Schema = Mapping[str, Any]
@@ -45,7 +45,7 @@ class ValueReader:
     `is_loose`: names and words may stand without quotation marks.
     """
 
-    def __init__(self, reader: TextReader, quote: str, *, is_loose: bool) -> None:
+    def __init__(self, reader: ChatText, quote: str, *, is_loose: bool) -> None:
         self._reader = reader
         self._quote = reader.loose(quote)
         self._is_loose = is_loose

@@ -29,13 +29,13 @@ from outrider_cli.services.local import LocalPlan, LocalServices, local_services
 from outrider_cli.statistics import Comparison, json_object, statistics_lines, table_lines
 from outrider_cli.status_table import waiting_line
 
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.02  # s; between two looks at the status
 _PAIRS = 10  # of texts with and without drafts, as many as `bench` takes
 _COMPARE_SECONDS = 20.0  # after which no further pair begins
 _LONG_PROMPT = 2000  # characters from which on the prompt is worth a line of progress
 
 
-class Reader(Protocol):
+class EventReader(Protocol):
     """Does something with the events of a generation."""
 
     def read(self, event: Event) -> None:
@@ -51,19 +51,19 @@ class GenerateTask:
 
     prompt: str
     options: GenerateOptions
-    reader: Reader
+    reader: EventReader
     compare: bool = False
 
 
-def make_reader(prompt: str, as_json: bool, verbose: int) -> Reader:
+def make_reader(prompt: str, as_json: bool, verbose: int) -> EventReader:
     """Return what shows the events in the way that the options ask for."""
     if as_json:
         return JsonReader()
     screen = open_screen()
-    return RoundReader(screen, prompt) if verbose else TextReader(screen, prompt)
+    return RoundReader(screen, prompt) if verbose else TextOutput(screen, prompt)
 
 
-class TextReader:
+class TextOutput:
     """Shows the text as it comes, then the statistics."""
 
     lines = staticmethod(statistics_lines)
@@ -83,7 +83,7 @@ class TextReader:
         show_lines(self._screen, self.lines(transcript, status, comparison))
 
 
-class RoundReader(TextReader):
+class RoundReader(TextOutput):
     """Shows what every round did, then the text and all of the statistics."""
 
     lines = staticmethod(table_lines)

@@ -9,12 +9,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider import logs, request_scope, tracing
 from outrider.request_scope import CARRIED, REQUEST_ID, TRACE_RESPONSE, RequestScope
-from outrider.tracing import NOTHING, Kind, Span
+from outrider.tracing import NOTHING, TracedKind, TraceSpan
 
 _SEEN_ELSEWHERE = frozenset({"/health", "/v1/health", "/livez", "/metrics", "/status"})
 """What is asked for again and again by machines; a line only where it fails."""
-_HANGING_UP = 499
-_MOST_METHOD = 16
+_HANGING_UP = 499  # status of a request whose client hung up, as nginx logs it
+_MOST_METHOD = 16  # characters of an HTTP method that logs and traces hold
 _ANTHROPIC = "/v1/messages"
 _WARNING = "Outrider-Warning"
 _MOST_WARNINGS = 8  # a head may have some kilobytes everywhere
@@ -58,7 +58,7 @@ class RequestScopes:
 class _Answer:
     """What goes back to the client of a request. `status`: 499 as long as it got nothing."""
 
-    def __init__(self, send: Send, scope: RequestScope, span: Span) -> None:
+    def __init__(self, send: Send, scope: RequestScope, span: TraceSpan) -> None:
         self._send = send
         self._scope = scope
         names = [REQUEST_ID]
@@ -89,18 +89,18 @@ def _warnings(scope: RequestScope) -> list[tuple[bytes, bytes]]:
     return [(_WARNING.encode(), said.encode())]
 
 
-def _begin_span(method: str, mine: RequestScope) -> Span:
+def _begin_span(method: str, mine: RequestScope) -> TraceSpan:
     """Begin the span of a request, which what is done for it is part of."""
     if mine.route in _SEEN_ELSEWHERE or not tracing.is_on():
         return NOTHING
     name = f"{method[:_MOST_METHOD]} {mine.route}".strip()
-    span = tracing.begin(name, Kind.SERVER, request_id=mine.id)
+    span = tracing.begin(name, TracedKind.SERVER, request_id=mine.id)
     span.note(http__request__method=method[:_MOST_METHOD])
     mine.trace_parent = span.trace_parent
     return span
 
 
-def _end_span(span: Span, mine: RequestScope, answer: _Answer) -> None:
+def _end_span(span: TraceSpan, mine: RequestScope, answer: _Answer) -> None:
     span.note(http__route=mine.route, http__response__status_code=answer.status)
     span.end(error=str(answer.status) if answer.status >= 500 else "")
 

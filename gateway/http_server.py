@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gateway.app import create_app
 from gateway.config import HttpConfig
+from gateway.routes import create_app
 from gateway.serving import AppServer
 from orchestrator.service import Orchestrator
 from outrider.access import Access

@@ -114,7 +114,7 @@ def committed_tokens(delta: messages.GenerationDelta) -> list[CommittedToken]:
 
 
 @dataclass(slots=True)
-class Gathering:
+class Accumulator:
     """The completions of one HTTP request: `choice_count` of each of its prompts.
 
     `is_predicted`: the request says what it expects of them.

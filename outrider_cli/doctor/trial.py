@@ -30,8 +30,8 @@ from outrider.model_service.servicer import describe_vocabulary
 from outrider.translation import TokenTable, Translation
 from outrider.v1 import common_pb2 as common
 from outrider.vocabularies import compare
-from outrider.vocabulary_pieces import Vocabulary, token_table
-from outrider_cli.doctor.checks import Step
+from outrider.vocabulary_pieces import PeerVocabulary, token_table
+from outrider_cli.doctor.checks import TrialStep
 from outrider_cli.doctor.expected import costs_of, expect, expect_without_target
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def main() -> None:
             _tell_kernels(trials)
             profile = _try(**trials[0])
             _tell_expected(order["together"], translation, profile is Numerics.NATIVE)
-        _begin(Step.DONE)
+        _begin(TrialStep.DONE)
     except (OutriderError, ImportError, OSError, RuntimeError) as error:
         _print(failure=str(error))
 
@@ -102,7 +102,7 @@ def _load(config: ModelConfig) -> Model:
 
 
 def _tell_library() -> None:
-    _begin(Step.IMPORT)
+    _begin(TrialStep.IMPORT)
     from outrider.engine.llama_library import (
         gpu_fault,
         has_untried_amx,
@@ -119,7 +119,7 @@ def _tell_kernels(trials: Sequence[dict[str, Any]]) -> None:
     """Compute from here on with the kernels that a service of the first model would choose."""
     from outrider.engine.llama_library import kernels_in_use
 
-    _begin(Step.KERNELS)
+    _begin(TrialStep.KERNELS)
     config, *others = [_config(trial["values"]) for trial in trials]
     rows = TARGET_ROWS if trials[0]["role"] == "target" else DRAFT_ROWS
     choose_kernels(config, rows, [each.model for each in others])
@@ -134,7 +134,7 @@ def _read(role: str, path: Path) -> tuple[common.Vocabulary, FileVocabulary] | N
     """Return a file's vocabulary and the names of its tokens, or say why there is none."""
     from outrider.engine.llama_loading import read_vocabulary
 
-    _begin(Step.READ)
+    _begin(TrialStep.READ)
     try:
         found = read_vocabulary(path)
     except OutriderError as error:
@@ -164,21 +164,21 @@ def _tell_pair(target: Any, draft: Any) -> Translation | None:
 
 
 def _table(described: common.Vocabulary, found: FileVocabulary) -> TokenTable:
-    return token_table(described, Vocabulary(found.texts, found.names, {}, 0))
+    return token_table(described, PeerVocabulary(found.texts, found.names, {}, 0))
 
 
 def _try(role: str, values: dict[str, Any]) -> Numerics | None:
     """Decode with a model, and return the numerics that suit a target."""
     profile = None
     config = _config(values)
-    _print(step=Step.LOAD.name, model=config.model.name)
+    _print(step=TrialStep.LOAD.name, model=config.model.name)
     model = _load(config)
-    _begin(Step.SEVERAL)
+    _begin(TrialStep.SEVERAL)
     decode_several(model)
-    _begin(Step.ONE)
+    _begin(TrialStep.ONE)
     decode_one(model)
     if role == "target":
-        _begin(Step.NUMERICS)
+        _begin(TrialStep.NUMERICS)
         padding = exact_padding(model)
         model.pad_multiple = 1
         plain = plain_costs(decode_costs(model, perf_counter), padding)
@@ -200,7 +200,7 @@ def _tell_expected(
     """Report what the draft does for the target, as far as they are small enough to be loaded."""
     if "draft" not in values or ("target" not in values and translation is None):
         return
-    _begin(Step.EXPECTED)
+    _begin(TrialStep.EXPECTED)
     if "target" not in values:
         assert translation is not None
         draft = _loaded(values["draft"])
@@ -223,7 +223,7 @@ def _loaded(values: dict[str, Any]) -> Model:
     return _load(_config(values))
 
 
-def _begin(step: Step) -> None:
+def _begin(step: TrialStep) -> None:
     _print(step=step.name)
 
 

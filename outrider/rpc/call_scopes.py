@@ -11,7 +11,7 @@ import grpc
 
 from outrider import logs, tracing
 from outrider.request_scope import REQUEST_ID, TRACE_RESPONSE, RequestScope, entered, read_scope
-from outrider.tracing import NOTHING, Kind, Span
+from outrider.tracing import NOTHING, TracedKind, TraceSpan
 
 _ORCHESTRATOR = "/outrider.v1.OrchestratorService/"
 _SEEN_ELSEWHERE = frozenset({f"{_ORCHESTRATOR}GetStatus", f"{_ORCHESTRATOR}PollGeneration"})
@@ -71,7 +71,7 @@ def _scoped(method: Callable[..., Any], name: str, is_stream: bool) -> Callable[
     return call
 
 
-def _begin_span(scope: RequestScope, is_clients: bool) -> Span:
+def _begin_span(scope: RequestScope, is_clients: bool) -> TraceSpan:
     """Begin the span of a call, which what is done for it is part of.
 
     Services that only orchestrators call begin no trace by themselves: they are asked for their
@@ -81,13 +81,13 @@ def _begin_span(scope: RequestScope, is_clients: bool) -> Span:
     if not is_traced or not tracing.is_on():
         return NOTHING
     service, _, method = scope.route[1:].partition("/")
-    span = tracing.begin(scope.route[1:], Kind.SERVER, request_id=scope.id)
+    span = tracing.begin(scope.route[1:], TracedKind.SERVER, request_id=scope.id)
     span.note(rpc__system="grpc", rpc__service=service, rpc__method=method)
     scope.trace_parent = span.trace_parent
     return span
 
 
-def _shown(scope: RequestScope, span: Span) -> tuple[tuple[str, str], ...]:
+def _shown(scope: RequestScope, span: TraceSpan) -> tuple[tuple[str, str], ...]:
     """Return what a client is shown of its request before the first message."""
     if not span.trace_parent:
         return ((REQUEST_ID, scope.id),)

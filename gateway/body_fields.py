@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from outrider import wire
 from outrider.errors import InvalidRequest
 from outrider.messages import Rule
-from outrider.sampling import NUMBERS, read_stages
+from outrider.sampling import NUMBERS, SamplingNumbers, read_stages
 from outrider.speculation import DraftTemplate, Policy, Verification
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -39,8 +40,6 @@ ListOf = Annotated[list[Item], Field(fail_fast=True)]
 
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-
-Float32 = Annotated[float, Field(ge=-3e38, le=3e38)]
 
 Prompt = str | ListOf[Int32 | str]
 """A text, or token ids and texts in turn."""
@@ -127,14 +126,14 @@ class SpeculativeFields(Body):
     enabled: bool | None = None
     n_max: Int32 | None = None
     n_min: Int32 | None = None
-    p_min: Float32 | None = None
+    p_min: float | None = None
     run_ahead: bool | None = None
     policy: Literal["measured", "fixed", "classic"] | None = None
     acceptance: Literal["match", "shared-noise", "rejection"] | None = None
     verification: Literal["block", "token"] | None = None
     drafters: ListOf[str] | None = None
     n_parallel: Int32 | None = None
-    p_split: Float32 | None = None
+    p_split: float | None = None
     draft_template: Literal["own", "target"] | None = None
 
 
@@ -152,35 +151,26 @@ class PredictionFields(Body):
     content: str | ListOf[ContentPart]
 
 
-class GenerationFields(Body):
+if TYPE_CHECKING:
+    _Numbers = Body
+else:
+    _Numbers = create_model(
+        "_Numbers",
+        __base__=Body,
+        **{
+            number.name: (Int32 | None if isinstance(number.default, int) else float | None, None)
+            for number in dataclasses.fields(SamplingNumbers)
+        },
+    )
+"""The numbers of sampling, each of them as a body may have it."""
+
+
+class GenerationFields(_Numbers):
     """What every generating endpoint takes, under llama-server's names."""
 
     model: str | None = None
-    temperature: Float32 | None = None
-    top_k: Int32 | None = None
-    top_p: Float32 | None = None
-    min_p: Float32 | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    tfs_z: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    min_keep: Int32 | None = None
-    repeat_last_n: Int32 | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     penalize_nl: bool | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: Int32 | None = None
-    dry_penalty_last_n: Int32 | None = None
     dry_sequence_breakers: ListOf[str] | None = None
-    mirostat: Int32 | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
     samplers: ListOf[str] | str | None = None
     logit_bias: (
         dict[str, float | Literal[False]]
@@ -209,7 +199,7 @@ class GenerationFields(Body):
     speculative: SpeculativeFields | None = None
     dotted_n_max: Int32 | None = Field(None, alias="speculative.n_max")
     dotted_n_min: Int32 | None = Field(None, alias="speculative.n_min")
-    dotted_p_min: Float32 | None = Field(None, alias="speculative.p_min")
+    dotted_p_min: float | None = Field(None, alias="speculative.p_min")
 
 
 class StreamedFields(GenerationFields):
@@ -333,6 +323,14 @@ def name_of_input(field: str, sent: str, count: int, first: int) -> str:
     return f"{sent}[{first + int(number[1])}]" if number and count > 1 else sent
 
 
+def string_in(field: str, item: Mapping[str, Any], name: str) -> str:
+    """Return the text `name` of the object in a field. Raises InvalidRequest."""
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{field}.{name}", "must be a string")
+    return value
+
+
 def refuse(fields: Body, **neutral: Iterable[Any]) -> None:
     """Raise InvalidRequest for a field that is set, and not to a value that changes nothing."""
     for name, values in neutral.items():
@@ -345,10 +343,9 @@ def sampling_parameters(fields: GenerationFields) -> common.SamplingParameters:
     """Return the parameters that are given; the rest stays unset."""
     known: dict[str, Any] = {name: getattr(fields, name) for name in NUMBERS}
     known["penalize_newline"] = fields.penalize_nl
-    if fields.temperature is not None:
-        known["temperature"] = max(0.0, fields.temperature)  # a negative one is greedy, as 0 is
-    if fields.top_k is not None:
-        known["top_k"] = max(0, fields.top_k)  # a negative one keeps every token, as 0 does
+    for name in ("temperature", "top_k"):  # a negative one is greedy or keeps all, as 0 is and does
+        if known[name] is not None:
+            known[name] = max(0, known[name])
     sampling = common.SamplingParameters(
         **known,
         logit_biases=_biases(fields.logit_bias),

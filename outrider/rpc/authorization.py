@@ -13,8 +13,8 @@ from grpc_status import rpc_status
 from outrider.access import Access, Caller, work_for
 from outrider.errors import OutriderError, PermissionDenied, Unauthenticated
 from outrider.grants import Right
-from outrider.rpc.errors import to_status
 from outrider.rpc.security import BEARER, HEADER
+from outrider.rpc.statuses import to_status
 from outrider.tasks import first_of
 
 _ORCHESTRATOR = "/outrider.v1.OrchestratorService/"

