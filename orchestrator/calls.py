@@ -23,9 +23,9 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from orchestrator.link import Backoff
 from orchestrator.streams import is_cancelled, is_too_large, model_changed
 from orchestrator.targets import PooledTarget, TargetWatch
+from outrider.backoff import Backoff
 from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
 from outrider.errors import (
     DeadlinePassed,

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.attempts import Attempts
 from orchestrator.event_queue import EventQueue
 from orchestrator.leases import Lease
-from orchestrator.link import Backoff, Link
+from orchestrator.link import Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted, Peer
@@ -24,6 +24,7 @@ from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
 from outrider import wire_drafts
+from outrider.backoff import FIRST_PAUSE, Backoff
 from outrider.core.acceptance import drew_as_keyed
 from outrider.core.allowance import OrderAllowance
 from outrider.core.generation import Generation
@@ -32,9 +33,6 @@ from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2
 from outrider.wire_checks import within
-
-RETRY_SECONDS = 0.1
-"""Between two looks for a peer while none is usable."""
 
 
 class DraftSide:
@@ -91,7 +89,7 @@ class DraftSide:
         if not self._generation.plan.control.speculation.drafts:
             return
         if self._pool.may_have_draft and not self._open_besides(*self._refusing):
-            self._events.after(RETRY_SECONDS, self.open)
+            self._events.after(FIRST_PAUSE, self.open)
 
     def open_if_needed(self) -> None:
         """Open the stream that was put off, where something is wanted of a draft by now."""

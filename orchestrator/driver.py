@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from functools import partial
 
 from orchestrator.attempts import Attempts
-from orchestrator.draft_side import RETRY_SECONDS, DraftSide
+from orchestrator.draft_side import DraftSide
 from orchestrator.event_queue import EventQueue
-from orchestrator.link import Backoff, Link
+from orchestrator.link import Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool, Stay
@@ -19,6 +19,7 @@ from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget, TargetWatch
 from orchestrator.timings import Timings
 from outrider import wire_rounds
+from outrider.backoff import FIRST_PAUSE, Backoff
 from outrider.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
 from outrider.core.allowance import RoundAllowance
 from outrider.core.generation import Generation
@@ -148,7 +149,7 @@ class Driver:
         elif not (
             self._open_target_besides(*self._failures.targets) or self._open_target_besides()
         ):
-            self._events.after(RETRY_SECONDS, self._open_target)
+            self._events.after(FIRST_PAUSE, self._open_target)
 
     def _open_target_besides(self, *others: PooledTarget) -> bool:
         """Open a stream to the best usable target that is none of the others, if there is one."""

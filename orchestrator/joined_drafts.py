@@ -28,6 +28,7 @@ from orchestrator.pool import Pool
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
 from orchestrator.streams import StreamLost, begin_session
 from outrider import handshake, logs, request_scope, wire
+from outrider.backoff import LONGEST_PAUSE
 from outrider.errors import (
     DeadlinePassed,
     Draining,
@@ -53,7 +54,6 @@ _VOCABULARY_BYTES = 16 << 20
 _DESCRIPTION_BYTES = 64 << 10  # all that joined are in one answer of GetStatus
 _ANNOUNCE_SECONDS = 60.0
 _DESCRIBE_SECONDS = 5.0  # between two looks at how far away a draft is
-_RETRY_SECONDS = 10.0
 _TICKET_SECONDS = 10.0
 _MOST_WAITING = 256  # messages to one draft; one that reads none is invited no more
 _MOST_UNREAD = 64  # of a session, before no more are received
@@ -405,7 +405,7 @@ class DraftRegistry:
     @contextmanager
     def _place(self) -> Iterator[None]:
         if not self._places:
-            raise EngineBusy(f"{MOST_JOINED} drafts joined already", _RETRY_SECONDS)
+            raise EngineBusy(f"{MOST_JOINED} drafts joined already", LONGEST_PAUSE)
         self._places -= 1
         try:
             yield

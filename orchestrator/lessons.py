@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from orchestrator.link import Backoff
 from orchestrator.peers import Hosted
 from outrider import handshake, logs
+from outrider.backoff import Backoff
 from outrider.descriptions import check_learned
 from outrider.errors import InvalidRequest, VocabularyMismatch
 from outrider.request_scope import nobodys
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
 from outrider.vocabulary_pieces import vocabulary_key
 
-_LONGEST_PAUSE = 60.0  # s; a vocabulary has megabytes
+_LONGEST_PAUSE = 60.0  # s; between two lessons: each sends a vocabulary of megabytes
 
 
 class Pupil(Protocol):

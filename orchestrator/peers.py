@@ -14,9 +14,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.link import Backoff
 from orchestrator.streams import LostStream, SessionStream, Stream, begin_session, is_cancelled
 from outrider import logs, request_scope, wire
+from outrider.backoff import Backoff
 from outrider.core.health import Silence
 from outrider.descriptions import check_model
 from outrider.errors import (

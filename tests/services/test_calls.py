@@ -231,7 +231,7 @@ async def test_a_call_is_made_again_where_a_target_had_no_room_or_a_bad_moment(
 async def test_what_fails_again_and_again_ends_the_call_with_its_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left: list[Exception] = [DecodeFailed("llama_decode returned -3")] * 100
     async with over(role_of(Failing, errors=left)) as (orchestrator, _):
         assert "llama_decode returned -3" in await failing(embed(orchestrator))
@@ -248,7 +248,7 @@ class Refusing(TargetServicer):
 async def test_what_one_target_does_not_know_another_one_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     async with over(role_of(Refusing), TARGET) as (orchestrator, _):
         assert await embed(orchestrator)
     async with over(role_of(Refusing), role_of(Refusing)) as (orchestrator, _):

@@ -249,7 +249,7 @@ async def test_a_target_that_always_answers_nonsense_is_ejected_and_texts_are_ri
 async def test_where_every_target_answers_nonsense_the_call_says_so(
     call: Call, method: str, answers: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left = [[ENDLESS] for _ in range(2)]
     async with over(*[odd(method, answers, its) for its in left]) as (orchestrator, _):
         with pytest.raises(Exception, match="cannot be read") as caught:

@@ -276,7 +276,7 @@ async def test_a_text_is_refused_once_a_second_target_refuses_it() -> None:
 async def test_a_target_alone_that_always_does_it_ends_the_text_soon_and_says_why(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left = [ENDLESS]
     async with over(odd(fault, left, honest=0), pace=PACE) as (orchestrator, _):
         details = await ends_with_decode_failed(orchestrator)
@@ -354,7 +354,7 @@ async def test_answers_as_large_as_a_message_may_be_and_larger(
 ) -> None:
     most = 1 << 16
     monkeypatch.setattr("orchestrator.peers.MESSAGE_BYTES", most)
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
 
     async def fill(context: Any, message: Message) -> None:
         large = Message(round=message.round, position=message.position + 3)
@@ -374,7 +374,7 @@ async def test_answers_as_large_as_a_message_may_be_and_larger(
 
 
 async def test_every_target_is_tried_before_the_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left = [[ENDLESS] for _ in range(6)]
     async with over(*[odd(refuse, its, honest=0) for its in left], pace=PACE) as (orchestrator, _):
         await ends_with_decode_failed(orchestrator)
@@ -391,7 +391,7 @@ async def test_another_target_that_is_about_to_come_back_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("orchestrator.driver.MOST_FAILURES", ENDLESS)
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left = [ENDLESS]
     async with over(odd(refuse, left, honest=0), TARGET, pace=PACE) as (orchestrator, [_, good]):
         await good.kill()

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.link import Backoff
+from outrider.backoff import Backoff
 from outrider.core.health import (
     LOOK_SECONDS,
     TIMEOUT,
