@@ -23,9 +23,15 @@ from outrider.backoff import FIRST_PAUSE, Backoff
 from outrider.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
 from outrider.core.allowance import RoundAllowance
 from outrider.core.generation import Generation
-from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
+from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures, Overdue
 from outrider.core.target_costs import Pair
-from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
+from outrider.errors import (
+    DeadlinePassed,
+    DecodeFailed,
+    InvalidRequest,
+    OutriderError,
+    PeerUnavailable,
+)
 from outrider.messages import Round, SessionParameters
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
@@ -59,7 +65,6 @@ class Driver:
         self._backoff = Backoff()
         self._failures = Failures[PooledTarget]()
         self._allowance = RoundAllowance()  # of the stream
-        self._refusals = 0  # of the text, each by a target that blamed who asks for it
         self._busy_number = 0  # of the newest round for which a target had no room
         self._busy_count = 0  # of those since the text grew
         form, vocabulary = generation.plan.form, self._opening.vocabulary
@@ -190,19 +195,15 @@ class Driver:
         target = self._stay.target
         if lost.refuses_trees and target.costs.tree_leaves:
             target.costs.tree_leaves = 0
-        elif lost.refusal is None and (lost.final or lost.failed):
-            what = "refused" if lost.final else "failed"
-            self._fail_over(f"the target {what} the session: {lost}")
-            return
         elif lost.refusal is not None and lost.final:
-            self._refusals += not lost.is_changed
-            # What a second target refuses is refused; one with another model says nothing of it.
-            may = self._pool.has_another(self._opening.model, [target])
-            if not may or self._refusals > 1:
-                self._events.fail(lost.refusal)
-                return
+            self._fail_over(lost.refusal, is_asked_again=False)
+            return
+        elif lost.final or lost.failed:
+            what = "refused" if lost.final else "failed"
+            self._eject(f"the target {what} the session: {lost}")
+            return
         elif target.peer.ready:  # else it is known to be away
-            target.note_failure("it lost texts twice", is_loss=True)
+            target.note_failure(f"it lost a text: {lost}")
         self._replace_target()
 
     def _replace_target(self) -> None:
@@ -216,26 +217,31 @@ class Driver:
         if self._pool.is_single or not (is_first and self._open_target_besides(lost)):
             self._events.after(pause, self._open_target)
 
-    def _fail_over(
-        self,
-        fault: str,
-        error: type[DecodeFailed | PeerUnavailable] = DecodeFailed,
-        is_last: bool = False,
-    ) -> None:
-        """Continue elsewhere after what a target did; a few times there too, unless `is_last`."""
+    def _eject(self, fault: str) -> None:
+        """Continue elsewhere after what no target should do."""
+        assert self._stay is not None
+        self._stay.target.note_failure(fault)
+        self._fail_over(DecodeFailed(fault))
+
+    def _fail_over(self, error: OutriderError, is_asked_again: bool = True) -> None:
+        """Continue at another target, or at this one once more where that may help.
+
+        The text ends with `error` where nobody is left to ask, or enough failed without a token.
+        """
         assert self._stay is not None
         target = self._stay.target
-        target.note_failure(fault)
         self._attempts.close()
         self._end_stay()
         self._generation.target_lost()
         count = self._failures.note(target, len(self._generation.committed))
-        if self._open_target_besides(*self._failures.targets):
+        failed = self._failures.targets
+        if self._open_target_besides(*failed):
             return
-        if is_last or count >= MOST_FAILURES:
-            self._events.fail(error(fault))
-        else:
+        may_help = is_asked_again or self._pool.has_another(self._opening.model, failed)
+        if may_help and count < MOST_FAILURES:
             self._events.after(self._backoff.next(), self._open_target)
+        else:
+            self._events.fail(error)
 
     def _look_at_target(self) -> None:
         """See for how long the target has left a round unanswered; look again."""
@@ -244,11 +250,8 @@ class Driver:
         watch.look(self._generation.waits_for_target)
         if stay is None or self._link is None:
             return
-        if reason := watch.why_stuck(stay.target, length):
-            watch.wait.end()
-            self._fail_over(reason, PeerUnavailable, is_last=True)
-        elif reason := watch.why_late(stay.target, length=length):
-            self._fail_over(reason, PeerUnavailable)
+        if why := watch.overdue(stay.target, length):
+            self._fail_over(PeerUnavailable(watch.why), is_asked_again=why is Overdue.LATE)
 
     def _note_busy(self, seconds: float) -> bool:
         """The target has no room for so long; return whether the text continues at another one."""
@@ -284,7 +287,7 @@ class Driver:
             self.timings.target.add(message.service_time)
             is_news = self._take(message)
         except InvalidRequest as error:
-            self._fail_over(f"the target sent what cannot be: {error}")
+            self._eject(f"the target sent what cannot be: {error}")
             return
         if link is None or link.is_closed or link is not self._link:
             return  # the text continues elsewhere
@@ -326,7 +329,7 @@ class Driver:
             if self._generation.target_busy(number) and is_lost and self._stay is not None:
                 self._allowance.take_lost()
         except InvalidRequest as error:
-            self._fail_over(f"the target sent what cannot be: {error}")
+            self._eject(f"the target sent what cannot be: {error}")
 
     def _take_busy(self, number: int, seconds: float) -> bool:
         """The target has no room; return whether that is new of a round that it was sent."""

@@ -39,11 +39,11 @@ class PooledPeer:
         """Whether it gets nothing for a while."""
         return self.health.state(time.monotonic()) is State.OPEN
 
-    def note_failure(self, reason: str, is_loss: bool = False) -> None:
-        """It sent what cannot be, said nothing, or lost a text, which a restart may explain."""
+    def note_failure(self, reason: str) -> None:
+        """It sent what cannot be, decoded nothing, or lost a text though it serves."""
         role, detail = self._peer.role, {"address": self.address, "detail": reason}
         logs.warning("outrider.orchestrator", f"{role} failed", **detail)
-        self.health.note_failure(time.monotonic(), reason, is_loss)
+        self.health.note_failure(time.monotonic(), reason)
 
     def pass_over(self) -> None:
         """Another one is leased: what is known of this one may be old."""

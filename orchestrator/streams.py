@@ -49,8 +49,6 @@ class StreamLost(Exception):
             self.final = self.breaks_protocol = True
         its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS
         self.refusal: OutriderError | None = model_changed(trailing)
-        self.is_changed = self.refusal is not None
-        """Whether the service hosts another model by now."""
         if its_user:
             self.refusal = InvalidRequest(field, message)
 

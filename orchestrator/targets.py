@@ -16,7 +16,7 @@ from orchestrator.first_estimates import (
 from orchestrator.leases import PooledPeer
 from orchestrator.peers import DialledPeer
 from outrider import logs, wire
-from outrider.core.health import LOOK_SECONDS, Expected, Silence, is_late, is_stuck
+from outrider.core.health import LOOK_SECONDS, Expected, Overdue, Silence, overdue
 from outrider.core.rates import Mean
 from outrider.core.route import TargetOffer
 from outrider.core.target_costs import TargetCosts
@@ -170,7 +170,9 @@ class TargetWatch:
         """A target that decodes nothing has at least `timeout`; `asked` is what it is asked for."""
         self.wait = Silence(LOOK_SECONDS)
         self.tries = 0
-        """Answers in a row that were not waited for any longer."""
+        """Answers in a row that were overdue."""
+        self.why = ""
+        """What the newest of them waited for, and how long, for people."""
         self._timeout = timeout
         self._asked = asked
 
@@ -183,27 +185,23 @@ class TargetWatch:
         """See how long it has waited, where it waits for a target at all."""
         self.wait.note_look(time.monotonic()) if is_waiting else self.wait.end()
 
-    def why_stuck(self, target: PooledTarget, length: int = 0) -> str:
-        """Return why its engine is stuck, for people; empty where it is not."""
-        idle, expected = target.peer.idle.seconds, target.expected(length)
-        if not is_stuck(self.wait.seconds, idle, self._timeout, expected):
-            return ""
-        its = f"left {self._asked} unanswered for {self.wait.seconds:.0f} s and decoded nothing"
-        return f"the target at {target.address} is stuck: it {its}"
+    def overdue(self, target: PooledTarget, length: int = 0) -> Overdue | None:
+        """Return why an answer for a text of `length` tokens is overdue; None where it is not.
 
-    def why_late(self, target: PooledTarget, is_of_engine: bool = True, length: int = 0) -> str:
-        """Return why an answer is not worth waiting for any longer; empty where it is.
-
-        What an engine has to answer may wait for the texts of others, so that it has twice the
-        time; and each answer after this one has twice its time.
+        A stuck target is ejected; one that is late works, and is not.
         """
-        expected = target.expected(length).answer if is_of_engine else 0.0
-        if not is_late(self.wait.seconds, self._timeout, expected, self.tries + is_of_engine):
-            return ""
-        seconds = f"{self.wait.seconds:.0f} s"
+        idle, expected = target.peer.idle.seconds, target.expected(length)
+        found = overdue(self.wait.seconds, idle, self._timeout, expected, self.tries)
+        if found is None:
+            return None
+        self.why = f"left {self._asked} unanswered for {self.wait.seconds:.0f} s"
+        if found is Overdue.STUCK:
+            self.why = f"is stuck: it {self.why} and decoded nothing"
+            target.note_failure(self.why)
+        self.why = f"the target at {target.address} {self.why}"
         self.tries += 1
-        self.wait.note_word()
-        return f"the target at {target.address} left {self._asked} unanswered for {seconds}"
+        self.wait.end()
+        return found
 
 
 def _have_other_bits(one: common.GetModelResponse, other: common.GetModelResponse) -> bool:

@@ -422,8 +422,8 @@ MISTAKES = (
     Mistake(
         "an engine that was idle before it was asked anything is stuck",
         "outrider/core/health.py",
-        "min(waited, idle) > _limit",
-        "idle > _limit",
+        "min(waited, idle) > max",
+        "idle > max",
         ("tests/unit/test_health.py",),
     ),
     Mistake(

@@ -257,7 +257,7 @@ async def test_a_text_goes_on_after_what_no_target_should_do(
     "A target of several blames the caller for what is right: INVALID_ARGUMENT for its sampling",
     before="every text that came there ended with INVALID_ARGUMENT, and as it was never busy, many "
     "came there",
-    now="the text continues at another target: what two refuse is refused",
+    now="the text continues at another target: what all refuse is refused",
 )
 async def test_a_text_is_refused_once_a_second_target_refuses_it() -> None:
     left = [1]

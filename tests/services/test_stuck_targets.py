@@ -140,5 +140,6 @@ async def test_a_round_that_a_working_target_has_lost_is_asked_again(
         finally:
             others.cancel()
         assert lost
+        assert not orchestrator.pool.targets[0].health.reason
         assert completion.token_ids == written_alone(target(), asked)
         assert completion.statistics.target_fault_count >= 1
