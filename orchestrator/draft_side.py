@@ -100,7 +100,9 @@ class DraftSide:
     def _open_besides(self, *others: Peer) -> bool:
         """Open a stream to the best usable draft that is none of the others, if there is one."""
         target, opening, text = self._target(), self._opening, self._generation.committed
-        self._lease = lease = self._pool.lease(opening.rule, target, others, text, opening.salt)
+        self._lease = lease = self._pool.lease_draft(
+            opening.rule, target, others, text, opening.salt
+        )
         if lease is None:
             return False
         draft, control = lease.leased, self._generation.plan.control

@@ -178,6 +178,7 @@ class Announcement:
 class JoinedPeer(Peer):
     """A draft that joined, for as long as its Join call lasts."""
 
+    has_joined = True
     hosted: Hosted
 
     def __init__(self, address: str, announced: Announcement, tickets: Tickets) -> None:

@@ -83,6 +83,9 @@ def check_description(role: str, model: common.GetModelResponse) -> None:
 class Peer(ABC):
     """A draft or a target, whichever side dialled."""
 
+    has_joined = False
+    """Whether it dialled this process."""
+
     def __init__(self, role: str, address: str, state: PeerState, detail: str = "") -> None:
         self.role = role
         self.address = address
@@ -158,7 +161,6 @@ class DialledPeer(Peer):
         self._shown = metadata_of(security)
         self._credentials = credentials_of(security)
         self._dial()
-        self._changed = asyncio.Event()  # set whenever the state may be another
         self.on_change: Callable[[], None] = _ignore
         """Called whenever the state may be another."""
         self.closed = False  # never false again; every wait for it ends
@@ -184,20 +186,6 @@ class DialledPeer(Peer):
     def metadata(self) -> Metadata:
         """What goes with a call that is made now: what it wants to be shown, and for whom it is."""
         return self._shown() + request_scope.carried()
-
-    async def wait_until_ready(self, seconds: float) -> bool:
-        """Return whether the peer was ready within the time."""
-        deadline = time.monotonic() + seconds
-        while not self.ready:
-            left = deadline - time.monotonic()
-            if left <= 0 or self.closed:
-                return False
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                return False
-        return True
 
     async def watch(self, note_described: Callable[[], None]) -> None:
         """Connect and describe; then watch the health, and start again when it ends."""
@@ -246,7 +234,6 @@ class DialledPeer(Peer):
             log = logs.event if state is PeerState.READY else logs.warning
             log("outrider.orchestrator", f"{self.role} {state.value}", detail=detail)
         self.state, self.detail = state, detail
-        self._changed.set()
         self.on_change()
 
     async def _describe(self) -> None:
@@ -390,7 +377,6 @@ class DialledPeer(Peer):
         self.closed = True
         self.state = PeerState.LOST
         self.detail = f"the {self.role} at {self.address} is no longer used"
-        self._changed.set()
         await self._channel.close()
 
 

@@ -67,5 +67,5 @@ def _follow_list(
             pool.unfollow(name)
             continue
         dialled = DialledPeer(role, address, config.peer_security).address
-        for peer in [p for p in pool.peers if p.role == role and p.address == dialled]:
+        for peer in [p for p in pool.dialled if p.role == role and p.address == dialled]:
             pool.leave(peer)

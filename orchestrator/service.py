@@ -395,7 +395,7 @@ class Orchestrator:
             refused, learning = messages.PEER_STATE_REFUSED, messages.PEER_STATE_LOADING
             status.state = learning if draft.is_learning else refused
             status.detail = obstacle
-        status.joined, status.trusted = draft in self.pool.joined, draft.is_trusted
+        status.joined, status.trusted = draft.peer.has_joined, draft.is_trusted
         if draft.translation is not None:
             status.translation.CopyFrom(draft.translation)
         status.generation_count = draft.generation_count

@@ -13,7 +13,7 @@ from orchestrator.first_estimates import (
     process_of,
     take_measured_costs,
 )
-from orchestrator.leases import PooledPeer
+from orchestrator.leases import Lease, PooledPeer
 from orchestrator.peers import DialledPeer
 from outrider import logs, wire
 from outrider.core.health import LOOK_SECONDS, Expected, Overdue, Silence, overdue
@@ -23,11 +23,15 @@ from outrider.core.target_costs import TargetCosts
 from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
 
-_LEAST_READ = 4 * 16
-"""Tokens of a prompt that have to be read before the time says something of each."""
+_LEAST_READ = 64
+"""Tokens that have to be read of a prompt before the time says something of each: with fewer, the
+decode's own time is half of it."""
+
 _READ_SECONDS = 0.001
-"""Of a prompt's token, before anything is known."""
-_BATCH_TOKENS = 512  # of the longest decode, unless a target is started with more
+"""Seconds of a prompt's token, before a target has measured: a small model on a CPU."""
+
+_BATCH_TOKENS = 512
+"""Tokens of the longest decode, unless a target is started with more: llama.cpp's micro-batch."""
 
 
 class PooledTarget(PooledPeer):
@@ -38,7 +42,6 @@ class PooledTarget(PooledPeer):
         self.peer = peer
         self.costs = TargetCosts()
         """What is learned of it, with any draft."""
-        self.unread_count = 0  # tokens of the prompts there that it has still to read
         self.is_leaving = False
         """Nothing new comes here; when the last text is over, it is left."""
         self.refused = ""
@@ -61,6 +64,11 @@ class PooledTarget(PooledPeer):
     def read_seconds(self) -> float:
         """The time of each token that it reads."""
         return self._read_time.value
+
+    @property
+    def unread_count(self) -> int:
+        """Tokens of the prompts there that it has still to read."""
+        return sum(each.unread_count for each in self.leases)
 
     @property
     def is_usable(self) -> bool:
@@ -151,10 +159,15 @@ class PooledTarget(PooledPeer):
         """It says that it has no room, and to ask again after this time."""
         self._busy_until = time.monotonic() + seconds
 
-    def note_read(self, count: int, seconds: float) -> None:
-        """It read so many tokens of a prompt in this time."""
-        if count >= _LEAST_READ:
-            self._read_time.note(seconds / count)
+    def note_read(
+        self, lease: Lease[PooledTarget], count: int, cached_count: int, seconds: float
+    ) -> None:
+        """A leased prompt of `count` tokens was read in this time, but for those in the cache."""
+        self.held.correct(lease.text, cached_count)
+        self.held.note(lease.text, self.session_count)
+        lease.note_read()
+        if count - cached_count >= _LEAST_READ:
+            self._read_time.note(seconds / (count - cached_count))
 
     def misfit(self) -> str:
         """Return why it writes nothing new for this pool; empty where it may."""

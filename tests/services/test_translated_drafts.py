@@ -185,7 +185,7 @@ async def test_a_foreign_draft_may_join() -> None:
     ):
         await orchestrator.until_ready()
         async with running(JoiningDraft(orchestrator.address, renamed)):
-            await eventually(lambda: bool(orchestrator.pool.joined))
+            await eventually(lambda: bool(orchestrator.pool.drafts))
             await until_translated(orchestrator)
             completion = await generate(orchestrator, asked)
             assert completion.token_ids == written_alone(target(), asked)
