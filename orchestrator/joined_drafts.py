@@ -10,14 +10,16 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from orchestrator.chat.sandbox import MAX_SOURCE
 from orchestrator.paired_drafts import DraftRecord, PairedDraft
 from orchestrator.peers import (
+    CALL_SECONDS,
+    DESCRIBE_SECONDS,
     DRAFT_BYTES,
+    VOCABULARY_SECONDS,
     Hosted,
     Peer,
     check_description,
@@ -50,14 +52,11 @@ from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, lesson
 MOST_JOINED = 64
 """Drafts that joined, or are about to; more get RESOURCE_EXHAUSTED."""
 
-_VOCABULARY_BYTES = 16 << 20
+_VOCABULARY_BYTES = 16 << 20  # of all tokens of a vocabulary: 256,000 of 32 bytes, twice
 _DESCRIPTION_BYTES = 64 << 10  # all that joined are in one answer of GetStatus
-_ANNOUNCE_SECONDS = 60.0
-_DESCRIBE_SECONDS = 5.0  # between two looks at how far away a draft is
-_TICKET_SECONDS = 10.0
 _MOST_WAITING = 256  # messages to one draft; one that reads none is invited no more
-_MOST_UNREAD = 64  # of a session, before no more are received
-_MOST_REASON = 1024
+_MOST_UNREAD = 64  # messages of a session, before no more are received
+_MOST_REASON = 1024  # characters
 
 _NO_REFUSALS = (Draining, PeerUnavailable, SessionTaken)
 """The orchestrator stops, its target is away, the same draft joined once more."""
@@ -158,35 +157,15 @@ class JoinedStream:
             await write(await self._outbox.get())
 
 
-@dataclass(slots=True)
-class Attempt:
-    """How far a draft came that is about to join."""
-
-    model_name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """What a draft says of itself before it joins."""
-
-    process_id: bytes  # the same whenever this process joins
-    hosted: Hosted  # without its chat template
-    chat_template: str
-    round_trip: float
-
-
 class JoinedPeer(Peer):
-    """A draft that joined, for as long as its Join call lasts."""
+    """A draft that joins, or has joined, for as long as its Join call lasts."""
 
     has_joined = True
-    hosted: Hosted
 
-    def __init__(self, address: str, announced: Announcement, tickets: Tickets) -> None:
-        super().__init__("draft", address, PeerState.READY)
-        self.process_id = announced.process_id
-        self.hosted = announced.hosted
-        self.round_trip = announced.round_trip
-        self._chat_template = announced.chat_template
+    def __init__(self, address: str, tickets: Tickets) -> None:
+        super().__init__("draft", address, PeerState.CONNECTING, "the draft joins")
+        self.process_id = b""  # the same whenever this process joins
+        self._chat_template = ""
         self._tickets = tickets
         self._asked = 0.0  # when the description was asked for that did not come yet; 0: none is
         self._outbox: asyncio.Queue[messages.JoinResponse] = asyncio.Queue(_MOST_WAITING)
@@ -195,7 +174,7 @@ class JoinedPeer(Peer):
         self._dismissed = asyncio.Event()
         self._reason: OutriderError | None = None  # why it was dismissed
         self.on_described: Callable[[], None] = lambda: None
-        """Called when it knows other vocabularies than before."""
+        """Called when it describes itself otherwise than before."""
 
     @property
     def chat_template(self) -> str:
@@ -237,7 +216,7 @@ class JoinedPeer(Peer):
             raise PeerUnavailable(self.detail)
         learned: asyncio.Future[draft_messages.LearnVocabularyResponse]
         self._learned = learned = asyncio.get_running_loop().create_future()
-        async with _limit(_ANNOUNCE_SECONDS, "the draft did not learn the vocabulary in time"):
+        async with _limit(VOCABULARY_SECONDS, "the draft did not learn the vocabulary in time"):
             for each in lesson(key, target.model.vocabulary, target.vocabulary):
                 await self._outbox.put(messages.JoinResponse(learn_vocabulary=each))
             return await learned
@@ -246,6 +225,32 @@ class JoinedPeer(Peer):
         """End its Join call with this reason."""
         self._reason = reason
         self._dismissed.set()
+
+    async def announce(self, requests: Requests, write: Write, target: Hosted) -> None:
+        """Have it describe itself. Raises VocabularyMismatch, InvalidRequest, DeadlinePassed."""
+        async with _limit(VOCABULARY_SECONDS, "the draft did not describe itself in time"):
+            begin = time.perf_counter()
+            await write(_GET_MODEL)
+            answer = await _read_answer(requests, "model")
+            self.round_trip = time.perf_counter() - begin
+            self.process_id = wire.read_session_id(answer.process_id)
+            self.hosted = Hosted(self._read_description(answer.model), target.vocabulary)
+            if _needs_names(target.model, self.hosted.model):
+                await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
+                count = self.hosted.model.vocabulary.token_count
+                vocabulary = await _read_vocabulary(requests, count)
+                self.hosted = Hosted(self.hosted.model, vocabulary)
+        self.state, self.detail = PeerState.READY, ""
+
+    def _read_description(self, model: common.GetModelResponse) -> common.GetModelResponse:
+        """Return the model without its chat template, which is not used if it is too long."""
+        check_description("draft", model)
+        template = model.chat_template
+        self._chat_template = template if len(template) <= MAX_SOURCE else ""
+        model.ClearField("chat_template")
+        if model.ByteSize() > _DESCRIPTION_BYTES:
+            raise InvalidRequest("model", f"{model.ByteSize()} bytes, at most {_DESCRIPTION_BYTES}")
+        return model
 
     async def serve(self, requests: Requests, write: Write) -> None:
         """Talk to the draft until it leaves, is dismissed or breaks the protocol."""
@@ -275,13 +280,9 @@ class JoinedPeer(Peer):
                 continue
             if kind != "model" or not self._asked:
                 raise InvalidRequest("answer", "nobody asked for it")
-            before, (model, _) = self.hosted.model, _read_description(request)
-            if (model.identity, model.vocabulary) != (before.identity, before.vocabulary):
-                raise InvalidRequest("model", "is another one than the one that joined")
             self.round_trip = time.perf_counter() - self._asked
             self._asked = 0.0
-            self.hosted = Hosted(model, self.hosted.vocabulary)
-            if before.known_vocabulary_keys != model.known_vocabulary_keys:
+            if self.refresh(self._read_description(request.model)):
                 self.on_described()
 
     async def _send(self, write: Write) -> None:
@@ -290,7 +291,7 @@ class JoinedPeer(Peer):
 
     async def _ask_again(self) -> None:
         while True:
-            await asyncio.sleep(_DESCRIBE_SECONDS)
+            await asyncio.sleep(DESCRIBE_SECONDS)
             if not self._asked and not self._outbox.full():
                 self._asked = time.perf_counter()
                 self._outbox.put_nowait(_GET_MODEL)
@@ -333,7 +334,7 @@ class Tickets:
         """Return a new ticket; a stream whose ticket nobody shows in time is lost."""
         ticket = secrets.token_bytes(wire.SESSION_ID_BYTES)
         self._streams[ticket] = stream
-        asyncio.get_running_loop().call_later(_TICKET_SECONDS, self._expire, ticket)
+        asyncio.get_running_loop().call_later(CALL_SECONDS, self._expire, ticket)
         return ticket
 
     def redeem(self, ticket: bytes) -> JoinedStream:
@@ -380,11 +381,12 @@ class DraftRegistry:
 
     async def join(self, requests: Requests, write: Write, address: str) -> None:
         """Serve a Join call: until the draft leaves, or is refused or dismissed with a reason."""
-        attempt = Attempt()
+        assert self._pool is not None
+        draft = JoinedPeer(address, self._tickets)
         try:
             with self._place():
-                announced = await self._announced(requests, write, attempt)
-                draft = JoinedPeer(address, announced, self._tickets)
+                target = await self._pool.wait_for_model(self._target_seconds)
+                await draft.announce(requests, write, target)
                 with self._joined(draft):
                     await draft.serve(requests, write)
         except OutriderError as error:
@@ -392,12 +394,13 @@ class DraftRegistry:
                 "outrider.orchestrator", "draft sent away", address=address, detail=str(error)
             )
             if not isinstance(error, _NO_REFUSALS):
-                self._refused.note(address, attempt.model_name, str(error), time.monotonic())
+                name = draft.model.model_name if draft.model is not None else ""
+                self._refused.note(address, name, str(error), time.monotonic())
             raise
 
     async def attend(self, requests: Requests, write: Write) -> None:
         """Serve an Attend call."""
-        async with _limit(_TICKET_SECONDS, "the ticket did not come in time"):
+        async with _limit(CALL_SECONDS, "the ticket did not come in time"):
             first = await anext(requests, None)
         if first is None or first.WhichOneof("message") != "ticket":
             raise InvalidRequest("message", "the first one must name the ticket")
@@ -415,11 +418,12 @@ class DraftRegistry:
 
     @contextmanager
     def _joined(self, draft: JoinedPeer) -> Iterator[None]:
-        fields = {"address": draft.address, "model": draft.hosted.model.model_name}
+        assert draft.model is not None
+        fields = {"address": draft.address, "model": draft.model.model_name}
         logs.event("outrider.orchestrator", "draft joined", **fields)
         self._add(draft, self._record(draft.process_id))
         if draft.is_welcome:
-            self._refused.forget(draft.address, fields["model"])
+            self._refused.forget(draft.address)
         try:
             yield
         finally:
@@ -448,13 +452,6 @@ class DraftRegistry:
         draft.on_described = partial(self._pool.check_draft, paired)
         self._pool.add(paired)
 
-    async def _announced(self, requests: Requests, write: Write, attempt: Attempt) -> Announcement:
-        """Return what a draft says of itself, once there is a target to compare with."""
-        assert self._pool is not None
-        target = await self._pool.wait_for_model(self._target_seconds)
-        async with _limit(_ANNOUNCE_SECONDS, "the draft did not describe itself in time"):
-            return await _read_announcement(requests, write, target, attempt)
-
 
 @asynccontextmanager
 async def _limit(seconds: float, message: str) -> AsyncIterator[None]:
@@ -466,24 +463,6 @@ async def _limit(seconds: float, message: str) -> AsyncIterator[None]:
         raise DeadlinePassed(message) from None
 
 
-async def _read_announcement(
-    requests: Requests, write: Write, target: Hosted, attempt: Attempt
-) -> Announcement:
-    """Return what a draft says of itself. Raises VocabularyMismatch, InvalidRequest."""
-    begin = time.perf_counter()
-    await write(_GET_MODEL)
-    answer = await _read_answer(requests, "model")
-    round_trip = time.perf_counter() - begin
-    process_id = wire.read_session_id(answer.process_id)
-    model, template = _read_description(answer)
-    attempt.model_name = model.model_name
-    vocabulary = target.vocabulary
-    if _needs_names(target.model, model):
-        await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
-        vocabulary = await _read_vocabulary(requests, model.vocabulary.token_count)
-    return Announcement(process_id, Hosted(model, vocabulary), template, round_trip)
-
-
 def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
     """Return whether the tokens must be compared. Raises VocabularyMismatch."""
     try:
@@ -492,17 +471,6 @@ def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse
         if not draft.translates:
             raise
         return False  # it differs already: the draft compares them, which translates
-
-
-def _read_description(answer: messages.JoinRequest) -> tuple[common.GetModelResponse, str]:
-    """Return the model, and its chat template by itself: empty if it is too long to be used."""
-    model = answer.model
-    check_description("draft", model)
-    template = model.chat_template if len(model.chat_template) <= MAX_SOURCE else ""
-    model.ClearField("chat_template")
-    if model.ByteSize() > _DESCRIPTION_BYTES:
-        raise InvalidRequest("model", f"{model.ByteSize()} bytes, at most {_DESCRIPTION_BYTES}")
-    return model, template
 
 
 async def _read_vocabulary(requests: Requests, count: int) -> Vocabulary:

@@ -42,14 +42,23 @@ from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
 from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, lesson
 
-_CALL_SECONDS = 5.0
-_ACTIVITY_SECONDS = 5.0
-_LESSON_SECONDS = 60.0
-_LONGEST_PAUSE = 0.5  # s; between two tries to connect: texts may wait for a target
-DRAFT_BYTES = 4 << 20
-"""Of one message of a draft, at most; 64 rows of 4,096 entries are half of that."""
+CALL_SECONDS = 5.0
+"""Seconds in which a peer answers what needs no engine: as soon as pings notice a dead one."""
 
-_VOCABULARY_BYTES = 256 << 20
+DESCRIBE_SECONDS = 5.0
+"""Seconds between two looks at what a peer does and costs, and how far away it is: a quarter of the
+timeout of an engine that decodes nothing."""
+
+VOCABULARY_SECONDS = 60.0
+"""Seconds in which a vocabulary is listed, or learned: 16 MB over 2 Mbit/s."""
+
+_LONGEST_PAUSE = 0.5
+"""Seconds between two tries to connect: texts may wait for a target."""
+
+DRAFT_BYTES = 4 << 20
+"""Bytes of one message of a draft, at most; 64 rows of 4,096 entries are half of that."""
+
+_VOCABULARY_BYTES = 256 << 20  # of all tokens of a vocabulary that is listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,21 @@ class Peer(ABC):
         """Whether generations may use it."""
         return self.state is PeerState.READY
 
+    def refresh(self, new: common.GetModelResponse) -> bool:
+        """Take in what it says of itself meanwhile; return whether more than its activity changed.
+
+        That may be its costs, and of a draft the vocabularies that it knows. Raises InvalidRequest
+        for another model.
+        """
+        assert self.hosted is not None
+        known = self.hosted.model
+        if (known.identity, known.vocabulary) != (new.identity, new.vocabulary):
+            raise InvalidRequest("model", "is another one than before")
+        same_keys = set(known.known_vocabulary_keys) == set(new.known_vocabulary_keys)
+        is_same = same_keys and known.decode_costs == new.decode_costs
+        known.CopyFrom(new)
+        return not is_same
+
     @abstractmethod
     def open(self, opening: SessionParameters) -> SessionStream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
@@ -153,7 +177,7 @@ class DialledPeer(Peer):
     ) -> None:
         waiting = f"waiting for the {role} at {address}"
         super().__init__(role, address, PeerState.CONNECTING, waiting)
-        self.idle = Silence(_ACTIVITY_SECONDS)
+        self.idle = Silence(DESCRIBE_SECONDS)
         """For how long its engine was not seen to decode anything, since it was connected to."""
         self._counts = (-1, -1)  # of its decodes and tokens, at the newest look
         self._security = security
@@ -239,13 +263,13 @@ class DialledPeer(Peer):
     async def _describe(self) -> None:
         """Ask for the model and, if it is another one than before, its vocabulary."""
         health = await self._health.Check(
-            health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
+            health_pb2.HealthCheckRequest(), timeout=CALL_SECONDS, metadata=self.metadata
         )
         if health.status != health_pb2.HealthCheckResponse.SERVING:
             raise PeerUnavailable(f"the {self.role} at {self.address} is loading its model")
         begin = time.perf_counter()
         model = await self.stub.GetModel(
-            common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
+            common.GetModelRequest(), timeout=CALL_SECONDS, metadata=self.metadata
         )
         self.round_trip = time.perf_counter() - begin
         check_description(self.role, model)
@@ -263,7 +287,7 @@ class DialledPeer(Peer):
         reference = wire.write_reference(wire.hosted_model(model))
         request = common.ListVocabularyRequest(model=reference)
         reader = VocabularyReader(model.vocabulary.token_count, _VOCABULARY_BYTES)
-        call = self.stub.ListVocabulary(request, timeout=60.0, metadata=self.metadata)
+        call = self.stub.ListVocabulary(request, timeout=VOCABULARY_SECONDS, metadata=self.metadata)
         try:
             async for piece in call:
                 reader.add(piece)
@@ -273,7 +297,7 @@ class DialledPeer(Peer):
 
     async def _until_unhealthy(self, note_described: Callable[[], None]) -> None:
         """Return when the peer says that it stops; raise when it is gone."""
-        self.idle = Silence(_ACTIVITY_SECONDS)
+        self.idle = Silence(DESCRIBE_SECONDS)
         request = health_pb2.HealthCheckRequest()
         call = self._health.Watch(request, metadata=self.metadata)
         looking = asyncio.create_task(self._look_at_activity(note_described))
@@ -292,11 +316,11 @@ class DialledPeer(Peer):
         Costs are measured once nobody waits. What else it says is the watch's to find out.
         """
         while self.hosted is not None:
-            await asyncio.sleep(_ACTIVITY_SECONDS)
+            await asyncio.sleep(DESCRIBE_SECONDS)
             begin = time.perf_counter()
             try:
                 model = await self.stub.GetModel(
-                    common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
+                    common.GetModelRequest(), timeout=CALL_SECONDS, metadata=self.metadata
                 )
             except grpc.aio.AioRpcError as error:
                 # One that does not even say what it does, though there is a link, does nothing.
@@ -306,8 +330,10 @@ class DialledPeer(Peer):
                 continue
             self.round_trip = time.perf_counter() - begin
             self._note_activity(model.activity)
-            if self._refresh(self.hosted.model, model):
-                note_described()
+            with suppress(InvalidRequest, VocabularyMismatch):
+                check_description(self.role, model)
+                if self.refresh(model):
+                    note_described()
 
     def _note_activity(self, activity: common.EngineActivity) -> None:
         """Take note of whether its engine has done anything since the look before."""
@@ -317,27 +343,10 @@ class DialledPeer(Peer):
             self.idle.note_word()
         self._counts = counts
 
-    def _refresh(self, known: common.GetModelResponse, new: common.GetModelResponse) -> bool:
-        """Take in what changes while a process hosts a model; return if more than the activity did.
-
-        Those are its costs, and of a draft the vocabularies that it knows.
-        """
-        known.activity.CopyFrom(new.activity)
-        same_keys = set(known.known_vocabulary_keys) == set(new.known_vocabulary_keys)
-        same_costs = known.decode_costs == new.decode_costs
-        if known.identity != new.identity or (same_costs and same_keys):
-            return False
-        try:
-            check_description(self.role, new)
-        except (InvalidRequest, VocabularyMismatch):
-            return False
-        known.CopyFrom(new)
-        return True
-
     async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
         request = rollback_request(opening, token_count, round_)
         try:
-            await self.stub.Rollback(request, timeout=_CALL_SECONDS, metadata=self.metadata)
+            await self.stub.Rollback(request, timeout=CALL_SECONDS, metadata=self.metadata)
         except grpc.aio.AioRpcError as error:
             logs.warning("outrider.orchestrator", "rollback failed", detail=describe(error))
         except grpc.aio.UsageError:
@@ -350,7 +359,7 @@ class DialledPeer(Peer):
         its = target.model.vocabulary, target.vocabulary
         try:
             answer: draft_service_pb2.LearnVocabularyResponse = await self.stub.LearnVocabulary(
-                lesson(key, *its), timeout=_LESSON_SECONDS, metadata=self.metadata
+                lesson(key, *its), timeout=VOCABULARY_SECONDS, metadata=self.metadata
             )
         except grpc.aio.AioRpcError as error:
             if error.code() in _REFUSALS:

@@ -38,7 +38,7 @@ Call = Callable[[OrchestratorProcess], Awaitable[object]]
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.1)
+    monkeypatch.setattr("orchestrator.peers.DESCRIBE_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.calls.LOOK_SECONDS", 0.1)
 
 

@@ -298,7 +298,7 @@ async def test_a_target_alone_that_always_does_it_ends_the_text_soon_and_says_wh
 async def test_words_that_say_nothing_new_are_no_sign_of_work(
     honest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.1)
+    monkeypatch.setattr("orchestrator.peers.DESCRIBE_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.driver.LOOK_SECONDS", 0.1)
 
     async def murmur(context: Any, message: Message) -> None:

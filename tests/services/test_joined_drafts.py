@@ -492,7 +492,7 @@ async def test_a_ticket_is_good_once_and_for_nobody_else() -> None:
 async def test_an_invitation_that_nobody_follows_is_repeated_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.joined_drafts._TICKET_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.joined_drafts.CALL_SECONDS", 0.05)
     async with accepting(draft_seconds=0.1) as orchestrator, scripted(orchestrator) as call:
         generation = asyncio.create_task(generate(orchestrator, long_request()))
         first = await invitation(call)

@@ -35,7 +35,7 @@ PROMPT_COUNT = 11  # of a text whose first round is lost
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.1)
+    monkeypatch.setattr("orchestrator.peers.DESCRIBE_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.driver.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.calls.LOOK_SECONDS", 0.1)
 

@@ -285,8 +285,8 @@ def renamed() -> Renamed:
 async def test_a_vocabulary_that_was_forgotten_is_sent_again(
     joins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "_ACTIVITY_SECONDS", 0.05)
-    monkeypatch.setattr(joined_drafts, "_DESCRIBE_SECONDS", 0.05)
+    monkeypatch.setattr(peers, "DESCRIBE_SECONDS", 0.05)
+    monkeypatch.setattr(joined_drafts, "DESCRIBE_SECONDS", 0.05)
     async with contextlib.AsyncExitStack() as stack:
         process = await stack.enter_async_context(running(ModelProcess(TARGET, target)))
         if joins:
