@@ -92,8 +92,8 @@ class Pool:
     @property
     def dialled(self) -> list[DialledPeer]:
         """The configured peers, the targets first."""
-        peers = [each.peer for each in (*self.targets, *self.drafts)]
-        return [peer for peer in peers if isinstance(peer, DialledPeer)]
+        drafts = [each.peer for each in self.drafts if isinstance(each.peer, DialledPeer)]
+        return [*(each.peer for each in self.targets), *drafts]
 
     @property
     def ready(self) -> bool:
@@ -129,8 +129,10 @@ class Pool:
     def start(self) -> None:
         """Start to watch the peers, and to follow the names."""
         self._is_started = True
-        for each in (*self.dialled, *self.names):
-            self._begin(each)
+        for peer in self.dialled:
+            self._begin(peer)
+        for name in self.names:
+            self._begin(name)
 
     def _begin(self, watched: DialledPeer | Name) -> None:
         """Watch a peer, or follow a name, once the pool has started."""

@@ -369,4 +369,4 @@ async def test_a_call_that_is_never_answered_is_made_at_another_target(
 
 def measure_alike(orchestrator: OrchestratorProcess) -> None:
     for each in orchestrator.pool.targets:  # what a toy measures is noise
-        each.costs.table = CostTable([Point(1, 0.002), Point(8, 0.004)])
+        each.costs.table = CostTable([Point(1, 1e-4), Point(8, 2e-4)])
