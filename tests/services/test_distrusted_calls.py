@@ -170,6 +170,9 @@ NONSENSE: list[tuple[Call, str, list[Any]]] = [
     (count_cached, "CountCached", [target_messages.CountCachedResponse(cached_token_count=-1)]),
 ]
 
+ONE_OF_EACH_KIND = [NONSENSE[0], NONSENSE[7], NONSENSE[12]]
+"""A single answer, a stream that is taken as a whole, and one that is taken part by part."""
+
 
 @pytest.mark.fault(
     "restart",
@@ -180,8 +183,10 @@ NONSENSE: list[tuple[Call, str, list[Any]]] = [
     now="another target is asked at once, or the same one up to seven times more, and the odd one "
     "is ejected for a while",
 )
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize(("call", "method", "answers"), NONSENSE)
+@pytest.mark.parametrize(
+    ("call", "method", "answers", "count"),
+    [*((*each, 2) for each in NONSENSE), *((*each, 1) for each in ONE_OF_EACH_KIND)],
+)
 async def test_after_nonsense_another_target_is_asked(
     call: Call, method: str, answers: list[Any], count: int
 ) -> None:
@@ -247,7 +252,7 @@ async def test_a_target_that_always_answers_nonsense_is_ejected_and_texts_are_ri
         assert odd_one.health.reason and not good.health.reason
 
 
-@pytest.mark.parametrize(("call", "method", "answers"), NONSENSE)
+@pytest.mark.parametrize(("call", "method", "answers"), ONE_OF_EACH_KIND)
 async def test_where_every_target_answers_nonsense_the_call_says_so(
     call: Call, method: str, answers: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
