@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
+import grpc
+
 from orchestrator.chat.sandbox import MAX_SOURCE
 from orchestrator.paired_drafts import DraftRecord, PairedDraft
 from orchestrator.peers import (
@@ -55,7 +57,6 @@ MOST_JOINED = 64
 _VOCABULARY_BYTES = 16 << 20  # of all tokens of a vocabulary: 256,000 of 32 bytes, twice
 _DESCRIPTION_BYTES = 64 << 10  # all that joined are in one answer of GetStatus
 _MOST_WAITING = 256  # messages to one draft; one that reads none is invited no more
-_MOST_UNREAD = 64  # messages of a session, before no more are received
 _MOST_REASON = 1024  # characters
 
 _NO_REFUSALS = (Draining, PeerUnavailable, SessionTaken)
@@ -82,11 +83,9 @@ class JoinedStream:
         self._span = begin_session("draft", address, opening)
         self._opening: common.OpenSession | None = wire.write_opening(opening)  # until it is sent
         self._invite = invite
-        # What came and was not read yet; last, how the stream ended.
-        self._inbox: asyncio.Queue[draft_messages.DraftResponse | StreamLost] = asyncio.Queue()
-        self._room = asyncio.Semaphore(_MOST_UNREAD)  # for messages in `_inbox`
-        self._outbox: asyncio.Queue[messages.AttendResponse] = asyncio.Queue(_MOST_UNREAD)
-        self._over = asyncio.Event()  # set once; nothing is received or sent after it
+        self._call: tuple[Requests, Write] | None = None  # once the draft attends
+        self._lost: StreamLost | None = None  # how it ended
+        self._attended, self._over = asyncio.Event(), asyncio.Event()  # set with those two
 
     # --- for the generation ---
 
@@ -101,60 +100,75 @@ class JoinedStream:
                 metadata=dict(request_scope.carried(self._span.trace_parent)),
             )
             self._invite(self, invitation)
-        else:
-            await self._outbox.put(messages.AttendResponse(order=message.order))
+            return
+        _, write = await self._attending()
+        try:
+            await write(messages.AttendResponse(order=message.order))
+        except grpc.aio.BaseError:
+            raise self._left() from None
 
     async def __aiter__(self) -> AsyncIterator[draft_messages.DraftResponse]:
         """Yield messages until the stream is lost, then raise StreamLost."""
-        while True:
-            item = await self._inbox.get()
-            if isinstance(item, StreamLost):
-                raise item
-            self._room.release()
-            self.byte_count += item.ByteSize()
-            yield item
+        requests, _ = await self._attending()
+        try:
+            async for request in requests:
+                self.byte_count += request.ByteSize()
+                yield self._response(request)
+        except (StreamLost, grpc.aio.BaseError):
+            pass  # the call is over
+        except Exception:  # whatever reading bytes that are no message raises
+            self.lose(StreamLost.unreadable())
+        raise self._left()
 
     def cancel(self) -> None:
         """End the stream; the draft stops its work and keeps the cache as evictable."""
         self.lose(StreamLost.gone("the session was closed"), is_wanted=True)
+
+    async def _attending(self) -> tuple[Requests, Write]:
+        """Return the call by which the draft attends, once it does. Raises StreamLost."""
+        await self._attended.wait()
+        if self._lost is not None or self._call is None:
+            raise self._left()
+        return self._call
+
+    def _response(self, request: messages.AttendRequest) -> draft_messages.DraftResponse:
+        """Return what a message answers. Raises StreamLost."""
+        kind = request.WhichOneof("message")
+        if kind == "failure":
+            failure = request.failure
+            raise self.lose(StreamLost.reported(failure.code, failure.message[:_MOST_REASON]))
+        if kind != "response" or request.ByteSize() > DRAFT_BYTES:
+            raise self.lose(StreamLost.unreadable())
+        return request.response
 
     # --- for the draft ---
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is received or sent any more."""
-        return self._over.is_set()
+        return self._lost is not None
 
-    def lose(self, lost: StreamLost, is_wanted: bool = False) -> None:
-        """End the stream, if it is not over."""
-        if not self._over.is_set():
-            self._over.set()
+    def _left(self) -> StreamLost:
+        """Return how it ended: by the draft's leaving, unless that is known otherwise."""
+        return self.lose(StreamLost.gone("the draft left the session"))
+
+    def lose(self, lost: StreamLost, is_wanted: bool = False) -> StreamLost:
+        """End the stream, if it is not over; return how it ended."""
+        if self._lost is None:
+            self._lost = lost
             self._span.end(error="" if is_wanted else lost.code.name)
-            self._inbox.put_nowait(lost)
+            self._attended.set()
+            self._over.set()
+        return self._lost
 
     async def serve(self, requests: Requests, write: Write) -> None:
-        """Carry messages both ways until either side ends the session."""
+        """Let a call carry the messages until either side ends the session."""
+        self._call = requests, write
+        self._attended.set()
         try:
-            await first_of(self._receive(requests), self._send(write), self._over.wait())
+            await self._over.wait()
         finally:
-            self.lose(StreamLost.gone("the draft left the session"))
-
-    async def _receive(self, requests: Requests) -> None:
-        async for request in requests:
-            kind = request.WhichOneof("message")
-            if kind == "failure":
-                failure = request.failure
-                self.lose(StreamLost.reported(failure.code, failure.message[:_MOST_REASON]))
-                return
-            if kind != "response" or request.ByteSize() > DRAFT_BYTES:
-                self.lose(StreamLost.unreadable())
-                return
-            await self._room.acquire()
-            self._inbox.put_nowait(request.response)
-
-    async def _send(self, write: Write) -> None:
-        while True:
-            await write(await self._outbox.get())
+            self._left()
 
 
 class JoinedPeer(Peer):

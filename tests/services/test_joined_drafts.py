@@ -518,15 +518,19 @@ async def test_a_draft_that_cannot_serve_a_session_is_not_asked_again_by_it() ->
         assert (await again).order.committed.position == 0
 
 
-async def test_a_draft_that_sends_what_nobody_ordered_is_ejected() -> None:
+FRAME = draft_messages.DraftFrame(position=10_000, token_ids=[5] * 64)
+UNORDERED = registry.AttendRequest(response=draft_messages.DraftResponse(frame=FRAME))
+
+
+@pytest.mark.parametrize("sent", [UNORDERED.SerializeToString(), b"\xff\xff\xff"])
+async def test_a_draft_that_sends_what_cannot_be_is_ejected(sent: bytes) -> None:
     async with accepting() as orchestrator, scripted(orchestrator) as call:
         generation = asyncio.create_task(generate(orchestrator, long_request()))
-        attending = stub_of(orchestrator).Attend(timeout=PATIENCE)
+        attend = orchestrator.channel.stream_stream("/outrider.v1.DraftRegistryService/Attend")
+        attending = attend(timeout=PATIENCE)
         ticket = (await invitation(call)).ticket
-        await attending.write(registry.AttendRequest(ticket=ticket))
-        frame = draft_messages.DraftFrame(position=10_000, token_ids=[5] * 64)
-        response = draft_messages.DraftResponse(frame=frame)
-        await attending.write(registry.AttendRequest(response=response))
+        await attending.write(registry.AttendRequest(ticket=ticket).SerializeToString())
+        await attending.write(sent)
         await eventually(lambda: "ejected for" in orchestrator.pool.obstacle())
         [_, draft] = (await orchestrator.status()).peers
         assert draft.state == messages.PEER_STATE_REFUSED and "ejected for" in draft.detail
