@@ -8,19 +8,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any
-
-import grpc
 
 from orchestrator.chat.sandbox import MAX_SOURCE
 from orchestrator.paired_drafts import DraftRecord, PairedDraft
 from orchestrator.peers import (
     CALL_SECONDS,
     DESCRIBE_SECONDS,
-    DRAFT_BYTES,
+    VOCABULARY_BYTES,
     VOCABULARY_SECONDS,
     Hosted,
     Peer,
@@ -30,8 +27,8 @@ from orchestrator.peers import (
 )
 from orchestrator.pool import Pool
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
-from orchestrator.streams import StreamLost, begin_session
-from outrider import handshake, logs, request_scope, wire
+from orchestrator.streams import MOST_REASON, JoinedStream, Requests, StreamLost, Write
+from outrider import handshake, logs, wire
 from outrider.backoff import LONGEST_PAUSE
 from outrider.errors import (
     DeadlinePassed,
@@ -54,121 +51,11 @@ from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, lesson
 MOST_JOINED = 64
 """Drafts that joined, or are about to; more get RESOURCE_EXHAUSTED."""
 
-_VOCABULARY_BYTES = 16 << 20  # of all tokens of a vocabulary: 256,000 of 32 bytes, twice
 _DESCRIPTION_BYTES = 64 << 10  # all that joined are in one answer of GetStatus
 _MOST_WAITING = 256  # messages to one draft; one that reads none is invited no more
-_MOST_REASON = 1024  # characters
 
 _NO_REFUSALS = (Draining, PeerUnavailable, SessionTaken)
 """The orchestrator stops, its target is away, the same draft joined once more."""
-
-Requests = AsyncIterator[Any]
-Write = Callable[[Any], Awaitable[None]]
-
-
-class JoinedStream:
-    """A session's stream to a draft that joined: it is invited, and attends by a call of its own.
-
-    The invitation carries the first order, so that drafting starts as soon as with a draft that
-    was dialled.
-    """
-
-    def __init__(
-        self,
-        opening: SessionParameters,
-        invite: Callable[[JoinedStream, messages.SessionInvitation], None],
-        address: str = "",
-    ) -> None:
-        self.byte_count = 0
-        self._span = begin_session("draft", address, opening)
-        self._opening: common.OpenSession | None = wire.write_opening(opening)  # until it is sent
-        self._invite = invite
-        self._call: tuple[Requests, Write] | None = None  # once the draft attends
-        self._lost: StreamLost | None = None  # how it ended
-        self._attended, self._over = asyncio.Event(), asyncio.Event()  # set with those two
-
-    # --- for the generation ---
-
-    async def write(self, message: draft_messages.DraftRequest) -> None:
-        """Send a message, the first one with the invitation. Raises StreamLost."""
-        self.byte_count += message.ByteSize()
-        if self._opening is not None:
-            opening, self._opening = self._opening, None
-            invitation = messages.SessionInvitation(
-                open=opening,
-                order=message.order,
-                metadata=dict(request_scope.carried(self._span.trace_parent)),
-            )
-            self._invite(self, invitation)
-            return
-        _, write = await self._attending()
-        try:
-            await write(messages.AttendResponse(order=message.order))
-        except grpc.aio.BaseError:
-            raise self._left() from None
-
-    async def __aiter__(self) -> AsyncIterator[draft_messages.DraftResponse]:
-        """Yield messages until the stream is lost, then raise StreamLost."""
-        requests, _ = await self._attending()
-        try:
-            async for request in requests:
-                self.byte_count += request.ByteSize()
-                yield self._response(request)
-        except (StreamLost, grpc.aio.BaseError):
-            pass  # the call is over
-        except Exception:  # whatever reading bytes that are no message raises
-            self.lose(StreamLost.unreadable())
-        raise self._left()
-
-    def cancel(self) -> None:
-        """End the stream; the draft stops its work and keeps the cache as evictable."""
-        self.lose(StreamLost.gone("the session was closed"), is_wanted=True)
-
-    async def _attending(self) -> tuple[Requests, Write]:
-        """Return the call by which the draft attends, once it does. Raises StreamLost."""
-        await self._attended.wait()
-        if self._lost is not None or self._call is None:
-            raise self._left()
-        return self._call
-
-    def _response(self, request: messages.AttendRequest) -> draft_messages.DraftResponse:
-        """Return what a message answers. Raises StreamLost."""
-        kind = request.WhichOneof("message")
-        if kind == "failure":
-            failure = request.failure
-            raise self.lose(StreamLost.reported(failure.code, failure.message[:_MOST_REASON]))
-        if kind != "response" or request.ByteSize() > DRAFT_BYTES:
-            raise self.lose(StreamLost.unreadable())
-        return request.response
-
-    # --- for the draft ---
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is received or sent any more."""
-        return self._lost is not None
-
-    def _left(self) -> StreamLost:
-        """Return how it ended: by the draft's leaving, unless that is known otherwise."""
-        return self.lose(StreamLost.gone("the draft left the session"))
-
-    def lose(self, lost: StreamLost, is_wanted: bool = False) -> StreamLost:
-        """End the stream, if it is not over; return how it ended."""
-        if self._lost is None:
-            self._lost = lost
-            self._span.end(error="" if is_wanted else lost.code.name)
-            self._attended.set()
-            self._over.set()
-        return self._lost
-
-    async def serve(self, requests: Requests, write: Write) -> None:
-        """Let a call carry the messages until either side ends the session."""
-        self._call = requests, write
-        self._attended.set()
-        try:
-            await self._over.wait()
-        finally:
-            self._left()
 
 
 class JoinedPeer(Peer):
@@ -329,7 +216,7 @@ def _resolve(
         learned.set_result(answer.learned)
         return
     failure = answer.not_learned
-    why = failure.message[:_MOST_REASON]
+    why = failure.message[:MOST_REASON]
     error = InvalidRequest("vocabulary", why) if is_refusal(failure.code) else PeerUnavailable(why)
     learned.set_exception(error)
     learned.exception()  # the one that waited may have been cancelled
@@ -488,7 +375,7 @@ def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse
 
 
 async def _read_vocabulary(requests: Requests, count: int) -> Vocabulary:
-    reader = VocabularyReader(count, _VOCABULARY_BYTES)
+    reader = VocabularyReader(count, VOCABULARY_BYTES)
     while not reader.is_complete:
         piece = (await _read_answer(requests, "vocabulary")).vocabulary
         if not piece.token_names:

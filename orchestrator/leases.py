@@ -15,7 +15,7 @@ class PooledPeer:
     """A draft or a target in a pool, dialled or joined."""
 
     def __init__(self, peer: Peer, health: Health | None = None) -> None:
-        self._peer = peer
+        self.peer = peer
         self.health = health or Health()
         """Whether it is used; that of a draft outlives its connection."""
         self.held = HeldTexts()
@@ -27,12 +27,12 @@ class PooledPeer:
     @property
     def address(self) -> str:
         """Where it is, for people."""
-        return self._peer.address
+        return self.peer.address
 
     @property
     def session_count(self) -> int:
         """Sessions that it can hold at the same time."""
-        return self._peer.model.session_count if self._peer.model is not None else 1
+        return self.peer.model.session_count if self.peer.model is not None else 1
 
     @property
     def generation_count(self) -> int:
@@ -46,7 +46,7 @@ class PooledPeer:
 
     def note_failure(self, reason: str) -> None:
         """It sent what cannot be, decoded nothing, or lost a text though it serves."""
-        role, detail = self._peer.role, {"address": self.address, "detail": reason}
+        role, detail = self.peer.role, {"address": self.address, "detail": reason}
         logs.warning("outrider.orchestrator", f"{role} failed", **detail)
         self.health.note_failure(time.monotonic(), reason)
 
@@ -60,8 +60,8 @@ class PooledPeer:
 
     def obstacle(self) -> str:
         """Return why nothing new comes here, in one line; empty where it may."""
-        if not self._peer.ready:
-            return self._peer.detail
+        if not self.peer.ready:
+            return self.peer.detail
         seconds = self.health.seconds_left(time.monotonic())
         ejected = f"ejected for {seconds:.0f} s: {self.health.reason}" if seconds else ""
         return self.misfit() or ejected

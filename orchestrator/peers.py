@@ -14,7 +14,14 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.streams import LostStream, SessionStream, Stream, begin_session, is_cancelled
+from orchestrator.streams import (
+    DRAFT_BYTES,
+    LostStream,
+    SessionStream,
+    Stream,
+    begin_session,
+    is_cancelled,
+)
 from outrider import logs, request_scope, wire
 from outrider.backoff import Backoff
 from outrider.core.health import Silence
@@ -55,10 +62,8 @@ VOCABULARY_SECONDS = 60.0
 _LONGEST_PAUSE = 0.5
 """Seconds between two tries to connect: texts may wait for a target."""
 
-DRAFT_BYTES = 4 << 20
-"""Bytes of one message of a draft, at most; 64 rows of 4,096 entries are half of that."""
-
-_VOCABULARY_BYTES = 256 << 20  # of all tokens of a vocabulary that is listed
+VOCABULARY_BYTES = 32 << 20
+"""Bytes of a vocabulary that is listed, texts and names; 262,144 tokens have 8 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +291,7 @@ class DialledPeer(Peer):
         """
         reference = wire.write_reference(wire.hosted_model(model))
         request = common.ListVocabularyRequest(model=reference)
-        reader = VocabularyReader(model.vocabulary.token_count, _VOCABULARY_BYTES)
+        reader = VocabularyReader(model.vocabulary.token_count, VOCABULARY_BYTES)
         call = self.stub.ListVocabulary(request, timeout=VOCABULARY_SECONDS, metadata=self.metadata)
         try:
             async for piece in call:

@@ -37,9 +37,10 @@ _BATCH_TOKENS = 512
 class PooledTarget(PooledPeer):
     """A target in a pool; what is learned of it is kept for as long as it is there."""
 
+    peer: DialledPeer
+
     def __init__(self, peer: DialledPeer) -> None:
         super().__init__(peer)
-        self.peer = peer
         self.costs = TargetCosts()
         """What is learned of it, with any draft."""
         self.is_leaving = False

@@ -385,7 +385,7 @@ def piece(count: int, size: int = 1) -> registry.JoinRequest:
     [
         ([piece(1000)], "vocabulary"),
         ([piece(0)], "vocabulary"),
-        ([piece(10, 400_000)] * 3, "vocabulary"),
+        ([piece(10, 400_000)] * 5, "vocabulary"),
         ([registry.JoinRequest(model=common.GetModelResponse())], "answer"),
     ],
     ids=["too many tokens", "no tokens", "too many bytes", "no vocabulary"],
