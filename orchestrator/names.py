@@ -44,12 +44,12 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class Name:
-    """A configured name and its services: itself, or one for each of several records."""
+    """A configured address and its services: itself, or one for each of several records."""
 
     def __init__(
         self, peer: DialledPeer, security: ClientSecurity = ANONYMOUS, resolve: Resolve = resolve
     ) -> None:
-        """`peer` is dialled by the name."""
+        """`peer` is dialled by the address."""
         self.role = peer.role
         self.configured = peer.address
         self._address: Address = read_address(peer.role, peer.address)
@@ -65,7 +65,7 @@ class Name:
 
     async def follow(self, dial: Change, leave: Change) -> None:
         """Dial and leave services as the records come and go, for as long as this runs."""
-        while True:
+        while may_have_records(self.configured):
             try:
                 records = await self._resolve(self._address.host, self._address.port)
                 self._take(dialled(records, self._by_record), dial, leave)

@@ -50,7 +50,7 @@ class Pool:
         self.accepts_drafts = False
         """Whether drafts may join, so that there may be one later."""
         self.names: list[Name] = []
-        """Followed from `start` to `stop`."""
+        """The configured addresses, whose records are followed from `start` to `stop`."""
         self.expects_drafts = bool(drafts)
         """Whether drafts are configured, though none may be known by its name."""
         self.on_change: Callable[[], None] = lambda: None
@@ -148,12 +148,14 @@ class Pool:
             task.cancel()
 
     def follow(self, name: Name) -> None:
-        """Follow one more name."""
+        """Dial one more configured address, and follow its records."""
         self.names.append(name)
+        for peer in name.services:
+            self.dial(peer)
         self._begin(name)
 
     def unfollow(self, name: Name) -> None:
-        """Follow a name no more, and leave its services."""
+        """Leave the services of an address that is configured no more."""
         self.names.remove(name)
         self._stop(name)
         for peer in name.services:

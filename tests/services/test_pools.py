@@ -390,8 +390,12 @@ class Records:
 
 
 @contextlib.asynccontextmanager
-async def behind_a_name(records: Records) -> AsyncIterator[tuple[list[ModelProcess], Pool]]:
+async def behind_a_name(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[list[ModelProcess], Pool]]:
     """Run two targets on one port of two addresses, and a pool that knows only their name."""
+    monkeypatch.setattr("orchestrator.names._RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.names.may_have_records", lambda address: True)
     async with running(ModelProcess(TARGET, target, pace=PACE)) as one:
         port = one.address.rpartition(":")[2]
         second = ModelProcess(TARGET, target, pace=PACE)
@@ -410,9 +414,8 @@ def addresses(pool: Pool) -> list[str]:
 
 
 async def test_each_of_several_records_is_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.names._RESOLVE_SECONDS", 0.05)
     records = Records("127.0.0.1", "127.0.0.2")
-    async with behind_a_name(records) as (_, pool):
+    async with behind_a_name(records, monkeypatch) as (_, pool):
         await eventually(lambda: addresses(pool) == ["127.0.0.1", "127.0.0.2"])
         records.ips = ["127.0.0.2"]
         await eventually(lambda: addresses(pool) == ["127.0.0.2"])
@@ -427,8 +430,7 @@ async def test_each_of_several_records_is_a_target(monkeypatch: pytest.MonkeyPat
 async def test_a_name_with_one_record_is_dialled_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.names._RESOLVE_SECONDS", 0.05)
-    async with behind_a_name(Records("127.0.0.1")) as (_, pool):
+    async with behind_a_name(Records("127.0.0.1"), monkeypatch) as (_, pool):
         await eventually(lambda: addresses(pool) == ["localhost"])
         peer = pool.target
         await asyncio.sleep(0.2)
