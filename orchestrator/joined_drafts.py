@@ -72,8 +72,8 @@ class JoinedPeer(Peer):
         self._outbox: asyncio.Queue[messages.JoinResponse] = asyncio.Queue(_MOST_WAITING)
         self._sessions: set[JoinedStream] = set()  # invited, and not over as far as is known
         self._learned: asyncio.Future[draft_messages.LearnVocabularyResponse] | None = None
-        self._dismissed = asyncio.Event()
-        self._reason: OutriderError | None = None  # why it was dismissed
+        # Set once it was dismissed, with the reason.
+        self._dismissed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_described: Callable[[], None] = lambda: None
         """Called when it describes itself otherwise than before."""
 
@@ -85,7 +85,7 @@ class JoinedPeer(Peer):
     @property
     def is_welcome(self) -> bool:
         """Whether it was not dismissed."""
-        return self._reason is None
+        return not self._dismissed.done()
 
     def open(self, opening: SessionParameters) -> JoinedStream:
         """Return a new stream of a session; it is lost at once if the draft left."""
@@ -124,8 +124,9 @@ class JoinedPeer(Peer):
 
     def dismiss(self, reason: OutriderError) -> None:
         """End its Join call with this reason."""
-        self._reason = reason
-        self._dismissed.set()
+        if not self._dismissed.done():
+            self._dismissed.set_exception(reason)
+            self._dismissed.exception()  # the call may be over
 
     async def announce(self, requests: Requests, write: Write, target: Hosted) -> None:
         """Have it describe itself. Raises VocabularyMismatch, InvalidRequest, DeadlinePassed."""
@@ -156,7 +157,7 @@ class JoinedPeer(Peer):
     async def serve(self, requests: Requests, write: Write) -> None:
         """Talk to the draft until it leaves, is dismissed or breaks the protocol."""
         try:
-            if self._reason is None:
+            if self.is_welcome:
                 await write(messages.JoinResponse(joined=messages.DraftJoined()))
             await first_of(
                 self._until_dismissed(),
@@ -168,9 +169,7 @@ class JoinedPeer(Peer):
             self._leave()
 
     async def _until_dismissed(self) -> None:
-        await self._dismissed.wait()
-        assert self._reason is not None
-        raise self._reason
+        await asyncio.shield(self._dismissed)
 
     async def _receive(self, requests: Requests) -> None:
         async for request in requests:
@@ -254,35 +253,28 @@ class Tickets:
 class DraftRegistry:
     """The drafts that joined an orchestrator, and the calls by which they do."""
 
-    def __init__(self, trusts_drafts: bool, target_seconds: float) -> None:
+    def __init__(self, pool: Pool, trusts_drafts: bool, target_seconds: float) -> None:
+        self._pool = pool  # whose targets they draft for
         self._trusts_drafts = trusts_drafts
         self._target_seconds = target_seconds  # that a draft waits for a target to compare with
         self._tickets = Tickets()
         self._places = MOST_JOINED  # that are free
-        self._pool: Pool | None = None  # whose target they draft for
-        self._drafts: dict[JoinedPeer, PairedDraft] = {}  # that joined, as they stand in `_pool`
         self._left: dict[bytes, DraftRecord] = {}  # by process id; of the latest ones that left
         self._refused = RefusedDrafts()
+        pool.accepts_drafts = True
 
     def refused(self) -> list[Refusal]:
         """Return the drafts that were sent away lately, the latest first."""
         return list(self._refused.latest(time.monotonic()))
 
-    def use(self, pool: Pool) -> None:
-        """Let the drafts draft for another pair; those that do not fit it are dismissed."""
-        self._pool = pool
-        pool.accepts_drafts = True
-        for draft in self._drafts:
-            self._add(draft, DraftRecord())
-
     def dismiss(self, reason: OutriderError) -> None:
         """Dismiss every draft."""
-        for draft in self._drafts:
-            draft.dismiss(reason)
+        for draft in self._pool.drafts:
+            if isinstance(draft.peer, JoinedPeer):
+                draft.peer.dismiss(reason)
 
     async def join(self, requests: Requests, write: Write, address: str) -> None:
         """Serve a Join call: until the draft leaves, or is refused or dismissed with a reason."""
-        assert self._pool is not None
         draft = JoinedPeer(address, self._tickets)
         try:
             with self._place():
@@ -322,36 +314,28 @@ class DraftRegistry:
         assert draft.model is not None
         fields = {"address": draft.address, "model": draft.model.model_name}
         logs.event("outrider.orchestrator", "draft joined", **fields)
-        self._add(draft, self._record(draft.process_id))
+        record, insists = self._record(draft.process_id), self._pool.same_vocabulary
+        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, record, insists)
+        draft.on_described = partial(self._pool.check_draft, paired)
+        self._pool.add(paired)
         if draft.is_welcome:
             self._refused.forget(draft.address)
         try:
             yield
         finally:
-            assert self._pool is not None
-            left = self._drafts.pop(draft)
-            self._pool.remove(left)
-            self._left[draft.process_id] = left.record
+            self._pool.remove(paired)
+            self._left[draft.process_id] = record
             if len(self._left) > MOST_JOINED:
                 del self._left[next(iter(self._left))]
             logs.event("outrider.orchestrator", "draft left", **fields)
 
     def _record(self, process_id: bytes) -> DraftRecord:
         """Return what was learned of a process that joined before, and end what it left open."""
-        for draft, paired in self._drafts.items():
-            if draft.process_id == process_id:
-                draft.dismiss(SessionTaken("the draft joined again"))
-                return paired.record
+        for draft in self._pool.drafts:
+            if isinstance(draft.peer, JoinedPeer) and draft.peer.process_id == process_id:
+                draft.peer.dismiss(SessionTaken("the draft joined again"))
+                return draft.record
         return self._left.pop(process_id, DraftRecord())
-
-    def _add(self, draft: JoinedPeer, record: DraftRecord) -> None:
-        """Let a draft draft for the pair, which dismisses it if it does not fit."""
-        assert self._pool is not None
-        insists = self._pool.same_vocabulary
-        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, record, insists)
-        self._drafts[draft] = paired
-        draft.on_described = partial(self._pool.check_draft, paired)
-        self._pool.add(paired)
 
 
 @asynccontextmanager

@@ -66,11 +66,9 @@ class Orchestrator:
         self.registry: DraftRegistry | None = None
         """The drafts that join; None where none is accepted."""
         if config.accept_drafts:
-            self.registry = DraftRegistry(config.trust_drafts, config.request_seconds)
+            self.registry = DraftRegistry(pool, config.trust_drafts, config.request_seconds)
         pool.on_change = self.readiness_changed.set
         pool.target_seconds = config.target_seconds
-        if self.registry is not None:
-            self.registry.use(pool)
         self._observers: list[Observer] = []
         self._completions = Completions(config, pool, self.texts, self._observers)
         self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
