@@ -272,17 +272,22 @@ class DialledPeer(Peer):
         )
         if health.status != health_pb2.HealthCheckResponse.SERVING:
             raise PeerUnavailable(f"the {self.role} at {self.address} is loading its model")
-        begin = time.perf_counter()
-        model = await self.stub.GetModel(
-            common.GetModelRequest(), timeout=CALL_SECONDS, metadata=self.metadata
-        )
-        self.round_trip = time.perf_counter() - begin
+        model = await self._get_model()
         check_description(self.role, model)
         if self.model is not None and self.model.identity == model.identity:
             assert self.hosted is not None
             self.hosted = Hosted(model, self.hosted.vocabulary)
         else:
             self.hosted = Hosted(model, await self._list_vocabulary(model))
+
+    async def _get_model(self) -> common.GetModelResponse:
+        """Return how it describes itself now, and take note of how far away it is."""
+        begin = time.perf_counter()
+        model: common.GetModelResponse = await self.stub.GetModel(
+            common.GetModelRequest(), timeout=CALL_SECONDS, metadata=self.metadata
+        )
+        self.round_trip = time.perf_counter() - begin
+        return model
 
     async def _list_vocabulary(self, model: common.GetModelResponse) -> Vocabulary:
         """Return the vocabulary of the model that was described, and of no other.
@@ -322,18 +327,14 @@ class DialledPeer(Peer):
         """
         while self.hosted is not None:
             await asyncio.sleep(DESCRIBE_SECONDS)
-            begin = time.perf_counter()
             try:
-                model = await self.stub.GetModel(
-                    common.GetModelRequest(), timeout=CALL_SECONDS, metadata=self.metadata
-                )
+                model = await self._get_model()
             except grpc.aio.AioRpcError as error:
                 # One that does not even say what it does, though there is a link, does nothing.
                 is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 note = self.idle.note_look if is_silent else self.idle.note_unknown
                 note(time.monotonic())
                 continue
-            self.round_trip = time.perf_counter() - begin
             self._note_activity(model.activity)
             with suppress(InvalidRequest, VocabularyMismatch):
                 check_description(self.role, model)

@@ -242,16 +242,6 @@ async def test_a_beam_search_that_ends_early_is_made_again(count: int) -> None:
     assert left == [0]
 
 
-async def test_a_target_that_always_answers_nonsense_is_ejected_and_texts_are_right() -> None:
-    left = [ENDLESS]
-    async with over(odd("Tokenize", [tokens(64)], left), TARGET) as (orchestrator, _):
-        for _ in range(5):
-            assert await write(orchestrator) == written_alone(target(), request(token_limit=LENGTH))
-        odd_one, good = orchestrator.pool.targets
-        assert ENDLESS - left[0] >= 1
-        assert odd_one.health.reason and not good.health.reason
-
-
 @pytest.mark.parametrize(("call", "method", "answers"), ONE_OF_EACH_KIND)
 async def test_where_every_target_answers_nonsense_the_call_says_so(
     call: Call, method: str, answers: list[Any], monkeypatch: pytest.MonkeyPatch

@@ -314,20 +314,6 @@ async def test_a_text_goes_on_at_another_target_when_one_has_no_room() -> None:
             await asyncio.wait(others)
 
 
-async def test_a_target_that_was_ejected_gets_nothing_until_one_text_tries_it() -> None:
-    async with services(target, target, pace=0.0) as those:
-        _, bad = those.pool.targets
-        bad.note_failure("it sent nonsense")
-        status = await those.orchestrator.status()
-        assert [peer.state for peer in status.peers] == [READY, REFUSED]
-        assert "ejected for 5 s: it sent nonsense" in status.peers[1].detail
-        count = those.targets[1].decode_count
-        for i in range(4):
-            asked = request(f"text {i}", token_limit=12)
-            assert_right(await generate(those.orchestrator, asked), asked)
-        assert those.targets[1].decode_count == count
-
-
 async def test_another_configured_draft_goes_on_when_one_is_killed() -> None:
     async with services(target, drafts=2) as those:
         asked = request(token_limit=LENGTH)
