@@ -48,8 +48,8 @@ _FAILED = (
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
-"""What a call ends with that went wrong at its target, and need not do so again."""
-
+"""What a call ends with that went wrong at its target, and need not do so again. So is a deadline
+that only the target has come to."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -213,7 +213,7 @@ class _Attempts:
         self._target: PooledTarget  # of the newest attempt
         self._tried: list[PooledTarget] = []  # that were of no use: others are asked first
         self._failures = Failures[PooledTarget]()
-        self._stuck: list[PooledTarget] = []  # whose engine decoded nothing
+        self._stuck: dict[PooledTarget, str] = {}  # whose engine decoded nothing, in words
         self._count = 0  # of what was taken
         self._backoff = Backoff()
         self._is_waiting = True  # for the target, and not for who takes what came
@@ -222,7 +222,7 @@ class _Attempts:
         """Make the call. Raises PeerUnavailable where no target is left."""
         self._target = target = self._chosen()
         if target in self._stuck:
-            raise PeerUnavailable(self._watch.why)
+            raise PeerUnavailable(self._stuck[target])
         if target.peer.closed:
             raise PeerUnavailable(target.peer.detail)
         self._watch.wait.note_word()
@@ -268,7 +268,7 @@ class _Attempts:
             if why is None:
                 continue
             if why is Overdue.STUCK:
-                self._stuck.append(self._target)
+                self._stuck[self._target] = self._watch.why
             self._leave()
             if why is Overdue.STUCK or self._another():
                 call.cancel()

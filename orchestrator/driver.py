@@ -37,7 +37,7 @@ from outrider.messages import Round, SessionParameters
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
-_BUSY_SECONDS = 0.01  # s; at least, before a round is asked again: about a decode
+_BUSY_SECONDS = 0.01  # s; at least, before a round is asked again
 _MOST_BUSY_SECONDS = 10.0  # s; at most, however much longer a target without room asks for
 _MOST_BUSY = 3  # answers in a row that there is no room, before a text that has begun moves
 

@@ -14,7 +14,7 @@ MOST_WAITING = 64
 """Messages that a peer may leave unread before it counts as lost."""
 
 _FULL_SECONDS = 0.01
-"""Seconds between two looks whether a reader has taken what was full: a decode or less."""
+"""Seconds between two looks whether what was full was taken."""
 
 
 class Link:

@@ -24,11 +24,11 @@ from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
 
 _LEAST_READ = 64
-"""Tokens that have to be read of a prompt before the time says something of each: with fewer, the
-decode's own time is half of it."""
+"""Tokens of a prompt that have to be read before the time says something of each: four blocks, to
+which what is cached is counted."""
 
 _READ_SECONDS = 0.001
-"""Seconds of a prompt's token, before a target has measured: a small model on a CPU."""
+"""Seconds of a prompt's token, until a target says what its decodes take, or has read some."""
 
 _BATCH_TOKENS = 512
 """Tokens of the longest decode, unless a target is started with more: llama.cpp's micro-batch."""

@@ -7,12 +7,11 @@ import random
 from outrider.core.health import doubled
 
 FIRST_PAUSE = 0.1
-"""Seconds; before the first retry, and between two looks for a peer while none is usable. A
-hundredth of the time in which a small model loads."""
+"""Seconds before the first retry, and between two looks for a peer while none is usable: a text
+waits no longer than that for one that is there again."""
 
 LONGEST_PAUSE = 5.0
-"""Seconds; a peer that comes back is noticed within it. With pauses that double from the first one,
-eight failures in a row take some 12 s."""
+"""Seconds between two tries, however many failed: a peer that comes back is noticed within it."""
 
 
 class Backoff:

@@ -1,8 +1,8 @@
 """Whether a peer is used, and how long an answer of it is waited for. Pure.
 
 A peer is a draft or a target, dialled or joined: the rules are the same. It fails by sending what
-cannot be, by decoding nothing, or by losing a text while it says that it serves. How quick it is
-decides where a text goes, and is no failure. Times are seconds of the caller's clock.
+cannot be; a target, too, by decoding nothing, or by losing a text while it says that it serves. How
+quick it is decides where a text goes, and is no failure. Times are seconds of the caller's clock.
 """
 
 from __future__ import annotations
