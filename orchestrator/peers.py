@@ -63,7 +63,7 @@ _LONGEST_PAUSE = 0.5
 """Seconds between two tries to connect: texts may wait for a target."""
 
 VOCABULARY_BYTES = 32 << 20
-"""Bytes of a vocabulary that is listed. 262,144 tokens with texts and names of 16 bytes have 9 MB."""
+"""Bytes of a vocabulary that is listed: 262,144 texts and names of 16 bytes each are 9 MB."""
 
 
 @dataclass(frozen=True, slots=True)
