@@ -51,8 +51,6 @@ class Pool:
         """Whether drafts may join, so that there may be one later."""
         self.names: list[Name] = []
         """The configured addresses, whose records are followed from `start` to `stop`."""
-        self.expects_drafts = bool(drafts)
-        """Whether drafts are configured, though none may be known by its name."""
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever the state of a target may be another."""
         self.target_seconds = TIMEOUT
@@ -118,6 +116,12 @@ class Pool:
         """Whether the targets have a draft in their own process."""
         model = self.target.model
         return model is not None and model.HasField("own_draft")
+
+    @property
+    def expects_drafts(self) -> bool:
+        """Whether drafts are configured, though a name may lead to none now."""
+        roles = [each.role for each in self.names] + [each.role for each in self.dialled]
+        return "draft" in roles
 
     @property
     def may_have_draft(self) -> bool:

@@ -40,8 +40,6 @@ def take(
     for name, role in _PEERS.items():
         if name in taken:
             _follow_list(orchestrator.pool, role, getattr(before, name), known[name], config)
-    if "drafts" in taken:
-        orchestrator.pool.expects_drafts = bool(known["drafts"])
     orchestrator.reconfigure(replace(before, speculation=config.speculation, **known))
     return taken
 
