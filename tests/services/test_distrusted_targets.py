@@ -69,6 +69,10 @@ async def be_another_service(context: Any, message: Message) -> None:
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, "what is Verify?")
 
 
+async def lose_the_text(context: Any, message: Message) -> None:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "something between closed the stream")
+
+
 async def repeat_itself(context: Any, message: Message) -> None:
     message.round -= 1  # the newest round but one, or none
     while True:
@@ -140,6 +144,7 @@ FAULTS = [
     forget,
     refuse,
     be_another_service,
+    lose_the_text,
     fail,
 ]
 LAST_WORDS = {
