@@ -10,7 +10,7 @@ from draft_service.local_sources import INSTEAD, PIECE, LocalSources
 from draft_service.runner_ups import Branch, RunnerUps
 from draft_service.translating import MOST_AT_ONCE, MOST_FOR_EACH, Translator
 from outrider.engine.guesser import Guess, Guesser
-from outrider.engine.job import EngineTime, Step
+from outrider.engine.job import Step
 from outrider.engine.model import Row
 from outrider.errors import PositionPastCache
 from outrider.messages import (
@@ -20,6 +20,7 @@ from outrider.messages import (
     Order,
     Rule,
     RunnerUp,
+    ServiceTime,
     SessionParameters,
     Span,
     check_room,
@@ -68,7 +69,7 @@ class Helper(Held, Protocol):
     def take_prefix(self, other: Any, wanted: Sequence[int]) -> None:
         """Hold what another session of the stream holds of a text, where that is more."""
 
-    def take_spent(self) -> EngineTime:
+    def take_spent(self) -> ServiceTime:
         """Return the engine's time since this was last asked."""
 
 

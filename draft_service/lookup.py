@@ -15,7 +15,7 @@ from draft_service.servicer import Write, outcome
 from draft_service.translations import Lesson
 from outrider import wire, wire_drafts
 from outrider.errors import ContextExhausted, PositionPastCache, VocabularyMismatch
-from outrider.messages import Frame, ModelReference, Order, SessionParameters
+from outrider.messages import Frame, ModelReference, Order, ServiceTime, SessionParameters
 from outrider.v1 import common_pb2 as common
 
 CONTEXT = 1 << 17
@@ -80,7 +80,9 @@ class LookupServicer(CachelessDraft):
             for frame in frames:
                 message = wire_drafts.write_frame(frame)
                 if frame.completed:
-                    message.service_time.CopyFrom(wire.write_time(0.0, 0.0, spent, steps=0))
+                    message.service_time.CopyFrom(
+                        wire.write_time(ServiceTime(sample=spent, steps=0))
+                    )
                 await write(message)
 
 

@@ -52,13 +52,13 @@ from outrider.model_service.servicer import (
     ModelService,
     Ownership,
     run_stream,
-    write_spent,
 )
 from outrider.texts import longest_token, most_bytes
 from outrider.translation import Level
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
+from outrider.wire import write_time
 
 _MOST_TRANSLATED = 4096
 
@@ -332,7 +332,7 @@ class _DraftStream:
             self._completed = max(self._completed, frame.completed)
             message = wire_drafts.write_frame(frame)
             lease.pause()
-            message.service_time.CopyFrom(write_spent(lease.take_spent()))
+            message.service_time.CopyFrom(write_time(lease.take_spent()))
             self._note_runner_ups(message)
             self._post(message)
 

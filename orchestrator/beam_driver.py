@@ -9,10 +9,10 @@ from contextlib import aclosing
 from orchestrator.pool import Pool
 from orchestrator.timings import Timings
 from outrider import wire
-from outrider.core.actions import Commit, End, SendRound
+from outrider.core.actions import Commit, End
 from outrider.core.generation import Generation
 from outrider.errors import DeadlinePassed, InvalidRequest, PeerUnavailable
-from outrider.messages import Rows
+from outrider.messages import Answer, Round, Rows
 from outrider.v1 import target_service_pb2 as messages
 from outrider.wire_checks import within
 
@@ -40,16 +40,17 @@ class BeamDriver:
         async with aclosing(self._tokens()) as tokens:
             while True:
                 for action in generation.next_actions(time.perf_counter()):
-                    if isinstance(action, SendRound):
+                    if isinstance(action, Round):
                         begin = time.perf_counter()
                         rows = await anext(tokens, None)
                         now = time.perf_counter()
                         timings.verify_wait += now - begin
                         timings.prompt = timings.prompt or now - begin
                         if rows is None:
-                            generation.target_full(action.round.number)
+                            generation.target_full(action.number)
                         else:
-                            generation.target_rows(action.round.number, rows, now)
+                            answer = Answer(action.number, len(generation.committed), 0, rows)
+                            generation.target_answered(answer, now)
                     elif isinstance(action, Commit | End):
                         timings.note_commit(time.perf_counter())
                         yield action
@@ -89,7 +90,7 @@ class BeamDriver:
         within("token_ids", len(part.token_ids), 0, limit + _FINISHING_TOKENS)
         token_ids = wire.read_ids("token_ids", part.token_ids, size)
         logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
-        self.timings.target.add(part.service_time)
+        self.timings.note_target(wire.read_time(part.service_time))
         self._generation.target_cached(part.cached_token_count)
         return [
             Rows(sampled=[token_id], logprobs=logprobs[i : i + 1])

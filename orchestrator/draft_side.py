@@ -23,7 +23,7 @@ from orchestrator.pool import Pool
 from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
-from outrider import wire_drafts
+from outrider import wire, wire_drafts
 from outrider.backoff import FIRST_PAUSE, Backoff
 from outrider.core.acceptance import drew_as_keyed
 from outrider.core.allowance import OrderAllowance
@@ -199,7 +199,7 @@ class DraftSide:
     def _take(self, message: draft_service_pb2.DraftResponse) -> None:
         generation, order, draft = self._generation, message.completed_order, self._timings.draft
         work, queue = draft.work, draft.queue
-        draft.add(message.service_time)
+        self._timings.note_draft(wire.read_time(message.service_time))
         outcome = message.WhichOneof("outcome")
         if outcome == "missing":
             within("held_token_count", message.missing.held_token_count, 0, 2**31 - 1)

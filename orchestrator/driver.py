@@ -15,13 +15,13 @@ from orchestrator.link import Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool
-from orchestrator.sent_rounds import Arrival, SentRounds
+from orchestrator.sent_rounds import SentRounds
 from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget, TargetWatch
 from orchestrator.timings import Timings
 from outrider import wire_rounds
 from outrider.backoff import FIRST_PAUSE, Backoff
-from outrider.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
+from outrider.core.actions import Action, Commit, End, RollBack, Wake
 from outrider.core.allowance import RoundAllowance
 from outrider.core.generation import Generation
 from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures, Overdue
@@ -33,7 +33,7 @@ from outrider.errors import (
     OutriderError,
     PeerUnavailable,
 )
-from outrider.messages import Round, SessionParameters
+from outrider.messages import Answer, Order, Round, SessionParameters
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
@@ -120,10 +120,10 @@ class Driver:
     # --- out ---
 
     def _carry_out(self, action: Action) -> None:
-        if isinstance(action, SendOrder):
-            self._draft.send(action.order)
-        elif isinstance(action, SendRound):
-            self._send_round(action.round)
+        if isinstance(action, Order):
+            self._draft.send(action)
+        elif isinstance(action, Round):
+            self._send_round(action)
         elif isinstance(action, Wake):
             self._wake = self._events.after(action.time - time.perf_counter(), lambda: None)
         elif isinstance(action, RollBack):
@@ -288,7 +288,6 @@ class Driver:
         length = len(generation.committed)
         try:
             self._allowance.take_message()
-            self.timings.target.add(message.service_time)
             is_news = self._take(message)
         except InvalidRequest as error:
             self._eject(f"the target sent what cannot be: {error}")
@@ -356,30 +355,31 @@ class Driver:
             return False  # a repeat of a round that is over
         now, length = time.perf_counter(), len(generation.committed)
         is_answer = message.HasField("position")
-        arrival: Arrival | None = (
+        is_first = not self.timings.prompt
+        answer = (
             sent.read_answer(message, now) if is_answer else sent.read_rows(message, now, length)
         )
-        self._note_prompt(message, arrival)
-        if arrival is None:
+        self._note_prompt(message, answer if is_first else None)
+        if answer is None:
             return message.rows.first_row > 0
-        answer, spent = arrival.answer, arrival.spent
         if is_answer:
-            generation.target_wrote(answer, now, spent, arrival.each)
+            generation.target_wrote(answer, now)
         else:
-            generation.target_rows(answer.round, answer.rows, now, spent)
+            generation.target_answered(answer, now)
         return False
 
     def _note_prompt(
-        self, message: target_service_pb2.VerifyResponse, arrival: Arrival | None
+        self, message: target_service_pb2.VerifyResponse, first: Answer | None
     ) -> None:
-        """Take note of what the first rows say of the prompt."""
+        """Take note of what the first rows, or the first answer, say of the prompt."""
         if not self._generation.counts.rounds:
             cached = message.cached_token_count
             within("cached_token_count", cached, 0, len(self._generation.committed))
             self._generation.target_cached(cached)
-        if arrival and arrival.is_prompt and self._lease is not None and self._is_at_first:
+        if first is not None and self._lease is not None and self._is_at_first:
             plan, cached = self._generation.plan, self._generation.counts.cached
-            self._lease.leased.note_read(self._lease, len(plan.prompt), cached, arrival.seconds)
+            seconds = self.timings.prompt - first.spent.queue
+            self._lease.leased.note_read(self._lease, len(plan.prompt), cached, seconds)
 
     # --- time, and the end ---
 

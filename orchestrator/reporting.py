@@ -8,7 +8,7 @@ from itertools import accumulate, takewhile
 
 from google.protobuf.duration_pb2 import Duration
 
-from orchestrator.timings import EngineSeconds, Timings
+from orchestrator.timings import Timings
 from outrider import wire
 from outrider.core.actions import Commit, Report, TokenLogprob
 from outrider.core.control import Control
@@ -17,7 +17,7 @@ from outrider.core.generation import Generation
 from outrider.core.plan import Plan
 from outrider.core.text import Piece, TextAssembler
 from outrider.drafters.prediction import PredictionSource
-from outrider.messages import Candidates, Origin, Rule
+from outrider.messages import Candidates, Origin, Rule, ServiceTime
 from outrider.speculation import DRAFTERS, MODEL
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -212,8 +212,8 @@ def statistics(
         generation_duration=duration(max(0.0, timings.last_token - first)),
         draft_wait_duration=duration(timings.draft_wait),
         verify_wait_duration=duration(timings.verify_wait),
-        target_time=_engine_time(timings.target),
-        draft_time=_engine_time(timings.draft),
+        target_time=_engine_time(timings.target, timings.target_prompt),
+        draft_time=_engine_time(timings.draft, timings.draft_prompt),
         wire_byte_count=byte_count,
         draft_fault_count=counts.draft_faults,
         forked_miss_count=counts.misses,
@@ -266,14 +266,14 @@ def _source(name: str, counts: SourceCounts) -> messages.SourceStatistics:
     )
 
 
-def _engine_time(seconds: EngineSeconds) -> messages.EngineTime:
+def _engine_time(spent: ServiceTime, prompt: float) -> messages.EngineTime:
     return messages.EngineTime(
-        queue_duration=duration(seconds.queue),
-        decode_duration=duration(seconds.decode),
-        sample_duration=duration(seconds.sample),
-        prompt_duration=duration(seconds.prompt),
-        step_count=seconds.steps,
-        runner_up_duration=duration(seconds.runner_ups) if seconds.runner_ups else None,
+        queue_duration=duration(spent.queue),
+        decode_duration=duration(spent.decode),
+        sample_duration=duration(spent.sample),
+        prompt_duration=duration(prompt),
+        step_count=spent.steps,
+        runner_up_duration=duration(spent.runner_ups) if spent.runner_ups else None,
     )
 
 

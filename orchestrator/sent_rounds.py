@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from orchestrator.timings import EngineSeconds, Timings
-from outrider import wire_rounds
-from outrider.core.outcomes import ServiceTime
+from orchestrator.timings import Timings
+from outrider import wire, wire_rounds
 from outrider.errors import InvalidRequest
-from outrider.messages import Answer, Form, Round, Rows
-from outrider.v1 import common_pb2, target_service_pb2
+from outrider.messages import Answer, Form, Round, Rows, ServiceTime
+from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
-
-
-def of_decodes(spent: EngineSeconds) -> ServiceTime:
-    return ServiceTime(
-        decode=spent.decode,
-        queue=spent.queue,
-        rows=spent.rows,
-        attended=spent.attended,
-        draft=spent.own_draft,
-        sample=spent.sample,
-        sessions=spent.sessions,
-    )
-
-
-def seconds_of(message: common_pb2.ServiceTime) -> EngineSeconds:
-    spent = EngineSeconds()
-    spent.add(message)
-    return spent
 
 
 class SentRound:
@@ -37,7 +17,7 @@ class SentRound:
 
     def __init__(self, round_: Round, now: float) -> None:
         self.time = now
-        self.service = EngineSeconds()  # of the messages so far
+        self.spent = ServiceTime()  # of the messages so far
         self.draft_wait = 0.0  # before it was sent
         self.draft_network = 0.0  # of `draft_wait`, what the draft's own time does not explain
         self._expected = round_.row_count  # rows; fewer where the target cut the round
@@ -70,17 +50,6 @@ class SentRound:
         if len(self._rows) > self._expected:
             raise InvalidRequest("rows", f"more than the {self._expected} asked for")
         return self._rows if len(self._rows) == self._expected else None
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """Rows that came, all of a round's or the next ones of what it lets the target write."""
-
-    answer: Answer
-    spent: ServiceTime  # of all its decodes
-    each: Sequence[ServiceTime]  # of every decode, where the target's own draft drafted
-    is_prompt: bool  # it is the first one of the text
-    seconds: float  # since the one before, or since the round was sent; without the queue
 
 
 class SentRounds:
@@ -124,7 +93,7 @@ class SentRounds:
         within("round", number, 1, self._newest)
         return number in self._by_number
 
-    def read_answer(self, message: target_service_pb2.VerifyResponse, now: float) -> Arrival:
+    def read_answer(self, message: target_service_pb2.VerifyResponse, now: float) -> Answer:
         """Read rows that say which text they follow; the target may write more of them.
 
         Raises InvalidRequest for what cannot be read.
@@ -132,49 +101,40 @@ class SentRounds:
         sent = self._by_number[message.round]
         answer = wire_rounds.read_answer(message, self._vocabulary)
         answer.rows.check(self._form)
-        spent = seconds_of(message.service_time)
-        each = [seconds_of(own.service_time) for own in message.own_drafts]
-        arrival = self._arrive(sent, spent, now, answer, each)
+        self._timings.note_target(answer.spent)
+        self._arrive(sent, now, answer)
         self._forget_before(message.round)
-        return arrival
+        return answer
 
     def read_rows(
         self, message: target_service_pb2.VerifyResponse, now: float, length: int
-    ) -> Arrival | None:
+    ) -> Answer | None:
         """Collect a round's rows after a text of so many tokens; return them once all came.
 
         Raises InvalidRequest for what cannot be read.
         """
         sent = self._by_number[message.round]
         rows = sent.take(message.rows, self._vocabulary, self._form)
-        sent.service.add(message.service_time)
+        spent = wire.read_time(message.service_time)
+        self._timings.note_target(spent)
+        sent.spent.add(spent)
         if rows is None:
             return None
-        answer = Answer(message.round, length, len(rows) - 1, rows)
-        arrival = self._arrive(sent, sent.service, now, answer)
+        answer = Answer(message.round, length, len(rows) - 1, rows, (), sent.spent)
+        self._arrive(sent, now, answer)
         self._forget_before(message.round + 1)
-        return arrival
+        return answer
 
     def _forget_before(self, number: int) -> None:
         """Forget the rounds before one that was answered: answers come in order."""
         for earlier in [n for n in self._by_number if n < number]:
             del self._by_number[earlier]
 
-    def _arrive(
-        self,
-        sent: SentRound,
-        spent: EngineSeconds,
-        now: float,
-        answer: Answer,
-        each: Sequence[EngineSeconds] = (),
-    ) -> Arrival:
-        """Count the time since the rows before these; `each` is of their decodes, if known."""
+    def _arrive(self, sent: SentRound, now: float, answer: Answer) -> None:
+        """Count the time since the rows before these."""
         waited = now - max(sent.time, self._answer_time)
         self._answer_time = now
-        is_prompt = not self._timings.prompt
-        note_answer(self._timings, sent, spent, waited, answer, each, self._plain_share)
-        times = [of_decodes(its_own) for its_own in each]
-        return Arrival(answer, of_decodes(spent), times, is_prompt, waited - spent.queue)
+        note_answer(self._timings, sent, waited, answer, self._plain_share)
 
 
 class DraftWait:
@@ -206,26 +166,25 @@ class DraftWait:
 def note_answer(
     timings: Timings,
     sent: SentRound,
-    spent: EngineSeconds,
     waited: float,
     answer: Answer,
-    each: Sequence[EngineSeconds],
     plain_share: Callable[[int], float],
 ) -> None:
-    """Count an answer that was waited for, where its rows took the target's own time `spent`.
+    """Count an answer that was waited for so long.
 
-    `each` is of its decodes, if known; `plain_share` is what one row takes of so many rows' decode.
+    `plain_share` is what one row takes of so many rows' decode.
     """
+    spent = answer.spent
     if timings.trace is not None:
-        timings.trace.note_answer(sent.draft_wait, spent, waited, answer, not timings.prompt)
+        timings.trace.note_answer(sent.draft_wait, waited, answer, not timings.prompt)
     network = max(0.0, waited - spent.total)
-    timings.draft.decode += spent.own_draft
-    timings.draft_wait += spent.own_draft
-    timings.verify_wait += max(0.0, waited - spent.own_draft)
+    timings.draft.decode += spent.draft
+    timings.draft_wait += spent.draft
+    timings.verify_wait += max(0.0, waited - spent.draft)
     timings.verify_network += network
     phases, count = timings.rounds, answer.decode_count
-    phases.draft.note(sent.draft_wait + spent.own_draft / count)  # of its first decode
-    phases.draft.note(spent.own_draft / count, count - 1)
+    phases.draft.note(sent.draft_wait + spent.draft / count)  # of its first decode
+    phases.draft.note(spent.draft / count, count - 1)
     phases.network.note(sent.draft_network + network / count)
     phases.network.note(network / count, count - 1)
     phases.verify.note(waited / count, count)
@@ -236,10 +195,11 @@ def note_answer(
     if not timings.prompt:
         timings.prompt = waited
         return
-    timings.plain += max(0.0, waited - spent.decode - spent.own_draft)
-    if each:
+    timings.plain += max(0.0, waited - spent.decode - spent.draft)
+    if answer.own_drafts:
         shares = map(plain_share, answer.row_counts)
-        timings.plain += sum(e.decode * s for e, s in zip(each, shares, strict=True))
+        owns = zip(answer.own_drafts, shares, strict=True)
+        timings.plain += sum(own.spent.decode * share for own, share in owns)
     else:
         timings.plain += spent.decode * plain_share(answer.drafted + 1)
-    timings.plain_rounds += answer.decode_count
+    timings.plain_rounds += count

@@ -56,7 +56,7 @@ class StreamLost(Exception):
         """Whether something went wrong at the service that need not do so again."""
         field, _, message = detail.partition(": ")
         # It verifies chains alone, although it was taken to verify trees.
-        self.refuses_trees = code is grpc.StatusCode.INVALID_ARGUMENT and field == "draft_parents"
+        self.refuses_trees = code is grpc.StatusCode.INVALID_ARGUMENT and field == "draft.parents"
         if is_too_large(code, detail):
             self.final = self.breaks_protocol = True
         its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS

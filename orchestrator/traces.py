@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
-from orchestrator.timings import EngineSeconds
 from outrider import request_scope, tracing
 from outrider.core.plan import Plan
 from outrider.errors import OutriderError
@@ -74,11 +73,9 @@ class CompletionTrace:
         """Let what is called meanwhile be a part of it."""
         return _within(self.span)
 
-    def note_answer(
-        self, draft_wait: float, spent: EngineSeconds, waited: float, answer: Answer, is_first: bool
-    ) -> None:
+    def note_answer(self, draft_wait: float, waited: float, answer: Answer, is_first: bool) -> None:
         """An answer came just now that was waited for so long, and before that for the draft."""
-        now = time.perf_counter()
+        now, spent = time.perf_counter(), answer.spent
         rounds = _Rounds(
             now - waited - draft_wait,
             now,
@@ -89,7 +86,7 @@ class CompletionTrace:
             queue=spent.queue,
             decode=spent.decode,
             sample=spent.sample,
-            own_draft=spent.own_draft,
+            own_draft=spent.draft,
             network=max(0.0, waited - spent.total),
         )
         if is_first:

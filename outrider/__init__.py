@@ -1,4 +1,4 @@
 """What more than one Outrider service needs."""
 
 __version__ = "0.1.0"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2

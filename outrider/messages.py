@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
 
@@ -23,9 +23,6 @@ MAX_PROMPT_BYTES = 8 << 20
 
 MAX_CONTINUED = 4096
 """Tokens that a target may be allowed to write by itself at most."""
-
-MAX_GATHER_MS = 1000
-"""Milliseconds for which a target may be allowed to keep what it writes by itself."""
 
 MAX_BEAMS = 16
 """Completions that a beam search keeps in view at most."""
@@ -51,6 +48,9 @@ Logprobs = Sequence[tuple[int, float]]
 The most probable ones come first, in falling order, as many as were asked for;
 then the sampled one, or the others of the row, where they are not among them.
 """
+
+_MOST_STEPS = 2**31 - 1
+"""Decodes that a statistic can hold."""
 
 VOCABULARY_SLACK = 128
 """Tail tokens by which the vocabularies of a pair may differ in size."""
@@ -265,6 +265,17 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnDraftOrder:
+    """What a target's own draft is to do before each decode that has no other draft."""
+
+    count: int = 0  # tokens for a decode at most; 0: it does not draft
+    stop_below: int = 0  # a token less sure than this is the last one; in units of a confidence
+
+
+NO_OWN_DRAFT = OwnDraftOrder()
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """To the target: a prefix, its pending token last, and draft tokens that may follow."""
 
@@ -277,9 +288,8 @@ class Round:
     mirostat_mu: float | None = None  # after the prefix; None at the start and without mirostat
     continue_count: int = 0  # after the prefix, the target may write so many tokens by itself
     decode_limit: int = 0  # draft tokens that one decode verifies at most; 0: no limit
-    gather_ms: int = 0  # for which the target may gather what it writes by itself
-    own_draft_count: int = 0  # tokens that the target's own draft drafts for a decode at most
-    own_stop_below: int = 0  # its draft ends with a token less sure than this
+    gathers: bool = False  # nobody waits for each token: the target may send several at once
+    own_draft: OwnDraftOrder = NO_OWN_DRAFT  # while the target writes by itself
     parents: Sequence[int] = ()  # of the draft tokens, where they are a tree
 
     @property
@@ -366,12 +376,80 @@ class Rows:
         )
 
 
+@dataclass(slots=True)
+class ServiceTime:
+    """What a model service says of its own time: seconds, and what its decodes were of.
+
+    Decodes that sessions share are counted in full, and others' rows in them too.
+    """
+
+    decode: float = 0.0
+    queue: float = 0.0  # waited for the engine
+    sample: float = 0.0  # of its own work between decodes
+    draft: float = 0.0  # of the target's own draft
+    runner_ups: float = 0.0  # of a draft's decodes for runner-up lines alone, beside `decode`
+    rows: int = 0
+    attended: int = 0  # tokens that the rows attended to, summed over the rows
+    sessions: int = 0  # that generate in the decodes, summed over those; none that read a prompt
+    steps: int | None = None  # decodes that gave rows for this session; None: nobody has said so
+
+    @property
+    def work(self) -> float:
+        """What the service did for the session, waiting left out."""
+        return self.decode + self.sample + self.draft
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.queue + self.work
+
+    def add(self, more: ServiceTime) -> None:
+        """Count more of it."""
+        self.decode += more.decode
+        self.queue += more.queue
+        self.sample += more.sample
+        self.draft += more.draft
+        self.runner_ups += more.runner_ups
+        self.rows += more.rows
+        self.attended += more.attended
+        self.sessions += more.sessions
+        if more.steps is not None:
+            self.steps = min(_MOST_STEPS, (self.steps or 0) + more.steps)
+
+    def add_step(self, gave_rows: bool) -> None:
+        """Count a decode among the steps if it gave rows for this session."""
+        self.steps = (self.steps or 0) + gave_rows
+
+    @classmethod
+    def of_all(cls, times: Iterable[ServiceTime]) -> ServiceTime:
+        """Return the sum of some."""
+        whole = cls()
+        for each in times:
+            whole.add(each)
+        return whole
+
+    def shared(self, decode_count: int) -> ServiceTime:
+        """Return what one of so many decodes took."""
+        if decode_count == 1:
+            return self
+        return ServiceTime(
+            decode=self.decode / decode_count,
+            queue=self.queue / decode_count,
+            sample=self.sample / decode_count,
+            draft=self.draft / decode_count,
+            rows=self.rows // decode_count,
+            attended=self.attended // decode_count,
+            sessions=self.sessions // decode_count,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class OwnTokens:
     """What a target's own draft drafted for one decode, and how sure it was of each."""
 
     token_ids: Sequence[int] = ()
     confidences: bytes = b""
+    spent: ServiceTime = field(default_factory=ServiceTime)  # on the draft and the decode
 
 
 NO_OWN_TOKENS = OwnTokens()
@@ -392,6 +470,7 @@ class Answer:
     drafted: int
     rows: Rows
     own_drafts: Sequence[OwnTokens] = ()
+    spent: ServiceTime = field(default_factory=ServiceTime)  # on all its decodes
 
     @property
     def decodes(self) -> Sequence[tuple[OwnTokens, Rows]]:

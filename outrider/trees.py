@@ -168,11 +168,11 @@ def read_parents(data: bytes, token_ids: Sequence[int], may_branch: bool) -> Seq
     Raises InvalidRequest for what is no tree, or for any where none may be.
     """
     if data and not may_branch:
-        raise InvalidRequest("draft_parents", "with SAMPLED only, without decode_draft_limit")
+        raise InvalidRequest("draft.parents", "with SAMPLED only, without decode_token_limit")
     try:
         return Tree.checked(token_ids, [each - 1 for each in data]).parents if data else ()
     except NoTree as error:
-        raise InvalidRequest("draft_parents", str(error)) from None
+        raise InvalidRequest("draft.parents", str(error)) from None
 
 
 def write_parents(parents: Sequence[int]) -> bytes:

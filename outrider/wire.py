@@ -34,6 +34,7 @@ from outrider.messages import (
     Origin,
     PeerState,
     Rule,
+    ServiceTime,
     SessionParameters,
     Span,
 )
@@ -90,6 +91,8 @@ PEER_STATES = EnumNumbers("state", PeerState, orchestrator.PeerState, "PEER_STAT
 FINISH_REASONS = EnumNumbers("reason", FinishReason, orchestrator.FinishReason, "FINISH_REASON_")
 
 
+_MOST_STEPS_AT_ONCE = 1 << 16
+"""Decodes with rows for one session that a message may report: far more than it has tokens."""
 _SCALARS = (*NUMBERS, "penalize_newline")
 """The sampling parameters that are one value each, under one name here and on the wire."""
 
@@ -325,24 +328,36 @@ def write_candidates(lists: Sequence[Candidates]) -> list[common.Candidates]:
     ]
 
 
-def write_time(
-    queue: float,
-    decode: float,
-    sample: float,
-    rows: int = 0,
-    attended: int = 0,
-    steps: int | None = None,
-    own_draft: float = 0.0,
-    sessions: int = 0,
-) -> common.ServiceTime:
-    """Return the message of a service's own time, from seconds, and of its decodes and rows."""
+def write_time(spent: ServiceTime) -> common.ServiceTime:
+    """Return the message of a service's own time."""
     return common.ServiceTime(
-        queue_us=int(1e6 * queue),
-        decode_us=int(1e6 * decode),
-        sample_us=int(1e6 * sample),
-        decoded_row_count=rows,
-        attended_token_count=attended,
-        step_count=steps,
-        own_draft_us=int(1e6 * own_draft),
-        generating_session_count=sessions,
+        queue_us=int(1e6 * spent.queue),
+        decode_us=int(1e6 * spent.decode),
+        sample_us=int(1e6 * spent.sample),
+        decoded_row_count=spent.rows,
+        attended_token_count=spent.attended,
+        step_count=spent.steps,
+        own_draft_us=int(1e6 * spent.draft),
+        runner_up_us=int(1e6 * spent.runner_ups),
+        generating_session_count=spent.sessions,
     )
+
+
+def read_time(message: common.ServiceTime) -> ServiceTime:
+    """Return a service's own time. Raises InvalidRequest for one that none can have taken."""
+    spent = ServiceTime(
+        decode=message.decode_us / 1e6,
+        queue=message.queue_us / 1e6,
+        sample=message.sample_us / 1e6,
+        draft=message.own_draft_us / 1e6,
+        runner_ups=message.runner_up_us / 1e6,
+        rows=message.decoded_row_count,
+        attended=message.attended_token_count,
+        sessions=message.generating_session_count,
+        steps=message.step_count if message.HasField("step_count") else None,
+    )
+    seconds = spent.decode, spent.queue, spent.sample, spent.draft, spent.runner_ups
+    if min(*seconds, spent.rows, spent.attended, spent.sessions) < 0:
+        raise InvalidRequest("service_time", "must be at least 0")
+    within("step_count", message.step_count, 0, _MOST_STEPS_AT_ONCE)
+    return spent

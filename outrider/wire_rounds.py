@@ -14,25 +14,25 @@ from outrider.errors import InvalidRequest
 from outrider.messages import (
     MAX_CONTINUED,
     MAX_DRAFT,
-    MAX_GATHER_MS,
-    NO_OWN_TOKENS,
     Answer,
     Form,
+    OwnDraftOrder,
     OwnTokens,
     Round,
     Rows,
 )
 from outrider.trees import read_parents, write_parents
-from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as target
 from outrider.wire import (
     FORMS,
     read_candidates,
     read_logprobs,
     read_span,
+    read_time,
     write_candidates,
     write_logprobs,
     write_span,
+    write_time,
 )
 from outrider.wire_checks import at_least, read_ids
 
@@ -46,58 +46,87 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
     prefix = read_span("prefix", message.prefix, size)
     if prefix.end == 0:
         raise InvalidRequest("prefix", "a verify needs at least one token to decode")
-    if len(message.draft_token_ids) > MAX_DRAFT:
-        raise InvalidRequest("draft_token_ids", f"at most {MAX_DRAFT} in one round")
-    ids = read_ids("draft_token_ids", message.draft_token_ids, size)
-    form, survivals = FORMS.read(message.row_form), message.draft_survivals
+    form, mu = FORMS.read(message.row_form), None
+    if message.HasField("mirostat_mu"):
+        mu = message.mirostat_mu
+        if not np.isfinite(mu):
+            raise InvalidRequest("mirostat_mu", f"must be finite, not {mu}")
+    draft, continuation = message.draft, message.continuation
+    ids, parents = _read_draft(draft, size, form)
+    _check_continuation(continuation, form)
+    return Round(
+        number,
+        prefix,
+        ids,
+        form,
+        is_ahead=message.sent_ahead,
+        survivals=draft.survivals,
+        mirostat_mu=mu,
+        continue_count=continuation.token_count,
+        decode_limit=draft.decode_token_limit,
+        gathers=continuation.gathers,
+        own_draft=OwnDraftOrder(
+            continuation.own_draft_token_count, continuation.own_draft_stop_below
+        ),
+        parents=parents,
+    )
+
+
+def _read_draft(
+    message: target.RoundDraft, size: int, form: Form
+) -> tuple[list[int], Sequence[int]]:
+    """Return the draft tokens, and which of them each follows; nothing where they are a chain."""
+    if len(message.token_ids) > MAX_DRAFT:
+        raise InvalidRequest("draft.token_ids", f"at most {MAX_DRAFT} in one round")
+    ids = read_ids("draft.token_ids", message.token_ids, size)
+    survivals, limit = message.survivals, message.decode_token_limit
     if survivals and (len(survivals) != len(ids) or form is not Form.SAMPLED):
-        raise InvalidRequest("draft_survivals", "one for every draft token, with SAMPLED only")
-    mu = message.mirostat_mu if message.HasField("mirostat_mu") else None
-    if mu is not None and not np.isfinite(mu):
-        raise InvalidRequest("mirostat_mu", f"must be finite, not {mu}")
-    continued, limit = message.continue_token_count, message.decode_draft_limit
-    if not 0 <= continued <= MAX_CONTINUED or (continued and form is not Form.SAMPLED):
-        raise InvalidRequest("continue_token_count", f"[0, {MAX_CONTINUED}], with SAMPLED only")
+        raise InvalidRequest("draft.survivals", "one for every draft token, with SAMPLED only")
     if limit < 0 or (limit and form is not Form.SAMPLED):
-        raise InvalidRequest("decode_draft_limit", "must be at least 0, with SAMPLED only")
-    gather = message.gather_milliseconds
-    if not 0 <= gather <= MAX_GATHER_MS:
-        raise InvalidRequest("gather_milliseconds", f"[0, {MAX_GATHER_MS}], not {gather}")
-    own = _read_own_draft(message, form)
-    parents = read_parents(message.draft_parents, ids, form is Form.SAMPLED and not limit)
-    settings = mu, continued, limit, gather, *own, parents
-    return Round(number, prefix, ids, form, message.sent_ahead, survivals, *settings)
+        raise InvalidRequest("draft.decode_token_limit", "must be at least 0, with SAMPLED only")
+    return ids, read_parents(message.parents, ids, form is Form.SAMPLED and not limit)
 
 
-def _read_own_draft(message: target.VerifyRound, form: Form) -> tuple[int, int]:
-    """Return how many tokens the own draft drafts, and the least confidence."""
-    count, stop_below = message.own_draft_token_count, message.own_draft_stop_below
-    if not 0 <= count <= MAX_DRAFT or (count and form is not Form.SAMPLED):
-        raise InvalidRequest("own_draft_token_count", f"[0, {MAX_DRAFT}], with SAMPLED only")
-    if not 0 <= stop_below <= 255:
-        raise InvalidRequest("own_draft_stop_below", "must be in [0, 255]")
-    return count, stop_below
+def _check_continuation(message: target.Continuation, form: Form) -> None:
+    """Raise InvalidRequest for what no target may write by itself."""
+    count, own = message.token_count, message.own_draft_token_count
+    if not 0 <= count <= MAX_CONTINUED or (count and form is not Form.SAMPLED):
+        raise InvalidRequest("continuation.token_count", f"[0, {MAX_CONTINUED}], SAMPLED only")
+    if not 0 <= own <= MAX_DRAFT or (own and form is not Form.SAMPLED):
+        field = "continuation.own_draft_token_count"
+        raise InvalidRequest(field, f"[0, {MAX_DRAFT}], with SAMPLED only")
+    if not 0 <= message.own_draft_stop_below <= 255:
+        raise InvalidRequest("continuation.own_draft_stop_below", "must be in [0, 255]")
 
 
 def write_round(round_: Round) -> target.VerifyRequest:
     """Return the message of a round."""
-    return target.VerifyRequest(
-        round=target.VerifyRound(
-            round=round_.number,
-            prefix=write_span(round_.prefix),
-            draft_token_ids=round_.draft,
-            row_form=FORMS.write(round_.form),
-            draft_survivals=round_.survivals,
-            sent_ahead=round_.is_ahead,
-            mirostat_mu=round_.mirostat_mu,
-            continue_token_count=round_.continue_count,
-            decode_draft_limit=round_.decode_limit,
-            gather_milliseconds=round_.gather_ms,
-            own_draft_token_count=round_.own_draft_count,
-            own_draft_stop_below=round_.own_stop_below,
-            draft_parents=write_parents(round_.parents),
-        )
+    message = target.VerifyRound(
+        round=round_.number,
+        prefix=write_span(round_.prefix),
+        row_form=FORMS.write(round_.form),
+        sent_ahead=round_.is_ahead,
+        mirostat_mu=round_.mirostat_mu,
     )
+    if round_.draft:
+        message.draft.MergeFrom(
+            target.RoundDraft(
+                token_ids=round_.draft,
+                survivals=round_.survivals,
+                parents=write_parents(round_.parents),
+                decode_token_limit=round_.decode_limit,
+            )
+        )
+    if round_.continue_count:
+        message.continuation.MergeFrom(
+            target.Continuation(
+                token_count=round_.continue_count,
+                gathers=round_.gathers,
+                own_draft_token_count=round_.own_draft.count,
+                own_draft_stop_below=round_.own_draft.stop_below,
+            )
+        )
+    return target.VerifyRequest(round=message)
 
 
 def read_answer(message: target.VerifyResponse, size: int) -> Answer:
@@ -113,7 +142,7 @@ def read_answer(message: target.VerifyResponse, size: int) -> Answer:
     if own and (count != len(rows.sampled) or (drafted and own[0].token_ids)):
         raise InvalidRequest("own_drafts", f"are of {count} rows, not of {len(rows.sampled)}")
     position = at_least("position", message.position, 0)
-    return Answer(message.round, position, drafted, rows, own)
+    return Answer(message.round, position, drafted, rows, own, read_time(message.service_time))
 
 
 def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
@@ -121,30 +150,24 @@ def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
     if count > MAX_DRAFT or len(message.confidences) != count:
         raise InvalidRequest("own_drafts", f"{count} tokens, {len(message.confidences)} bytes")
     ids = read_ids("own_drafts.token_ids", message.token_ids, size)
-    return OwnTokens(ids, message.confidences) if ids else NO_OWN_TOKENS
+    return OwnTokens(ids, message.confidences, read_time(message.service_time))
 
 
-def write_answer(
-    answer: Answer,
-    answered: int,
-    time: common.ServiceTime,
-    times: Sequence[common.ServiceTime] = (),
-) -> target.VerifyResponse:
-    """Return the message of rows that say which text they follow; `answered` as in write_rows.
-
-    `time` is of the whole answer, `times` of each decode where the target's own draft drafted.
-    """
+def write_answer(answer: Answer, answered: int) -> target.VerifyResponse:
+    """Return the message of rows that say which text they follow; `answered` as in write_rows."""
     return target.VerifyResponse(
         round=answer.round,
         rows=write_rows(answer.rows, 0, answered),
-        service_time=time,
+        service_time=write_time(answer.spent),
         position=answer.position,
         drafted_token_count=answer.drafted,
         own_drafts=[
             target.OwnDraftTokens(
-                token_ids=own.token_ids, confidences=own.confidences, service_time=each
+                token_ids=own.token_ids,
+                confidences=own.confidences,
+                service_time=write_time(own.spent),
             )
-            for own, each in zip(answer.own_drafts, times, strict=True)
+            for own in answer.own_drafts
         ],
     )
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from outrider.client import (
-    EngineSeconds,
+    EngineTime,
     Model,
     Origin,
     Peer,
@@ -280,7 +280,7 @@ def _time(numbers: Statistics) -> list[Line]:
     ]
 
 
-def _engine(spent: EngineSeconds, peer: Peer | None) -> str:
+def _engine(spent: EngineTime, peer: Peer | None) -> str:
     if peer is None or peer.model is None:
         return _NOTHING
     return (

@@ -15,11 +15,11 @@ from itertools import takewhile
 
 from outrider.distribution import Distribution, logprobs, softmax
 from outrider.engine.host import EngineHost
-from outrider.engine.job import EngineTime, Lease, Step, Ticket
+from outrider.engine.job import Lease, Step, Ticket
 from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import ContextExhausted, EngineBusy, InvalidRequest, RoundSuperseded
-from outrider.messages import Logprobs, SessionParameters, check_room
+from outrider.messages import Logprobs, ServiceTime, SessionParameters, check_room
 from outrider.wire import SESSION_ID_BYTES
 
 _FINISHING_TOKENS = 3
@@ -53,7 +53,7 @@ class Found:
 
     token_ids: Sequence[int]
     logprobs: Sequence[Logprobs]
-    spent: EngineTime
+    spent: ServiceTime
     cached_count: int
 
 
@@ -127,7 +127,7 @@ class BeamSearch:
         # Whose cells are this search's; given back at the end.
         self._sessions = {opening.session_id}
         self._tickets: set[Ticket] = set()  # of jobs that are not done
-        self._spent = EngineTime()  # since the last answer
+        self._spent = ServiceTime()  # since the last answer
         self._cached_count = 0  # tokens of the prompt that the cache held
         self._is_stopped = False  # the reader is gone; no further job starts
 
@@ -160,7 +160,7 @@ class BeamSearch:
 
     def _found(self, first: int, end: int) -> Found:
         """Return a part of the best beam."""
-        beam, spent, self._spent = self._beams[0], self._spent, EngineTime()
+        beam, spent, self._spent = self._beams[0], self._spent, ServiceTime()
         its = beam.token_ids[first:end], beam.logprobs[first:end]
         return Found(*its, spent, self._cached_count)
 
@@ -168,19 +168,22 @@ class BeamSearch:
         """Make all beams one token longer, in one decode where they fit into one."""
         answers = await asyncio.gather(*(self._what_follows(beam) for beam in self._beams))
         nexts, spent = zip(*answers, strict=True)
-        self._spent.queue += max(each.queue for each in spent)
-        self._spent.decode += max(each.decode for each in spent)  # they share it
-        self._spent.sample += sum(each.sample for each in spent)
-        self._spent.rows += max(each.rows for each in spent)
-        self._spent.attended += max(each.attended for each in spent)
-        self._spent.steps += max(each.steps for each in spent)
-        self._spent.sessions += max(each.sessions for each in spent)
+        together = ServiceTime(  # the decodes that they share
+            decode=max(each.decode for each in spent),
+            queue=max(each.queue for each in spent),
+            sample=sum(each.sample for each in spent),
+            rows=max(each.rows for each in spent),
+            attended=max(each.attended for each in spent),
+            sessions=max(each.sessions for each in spent),
+            steps=max(each.steps or 0 for each in spent),
+        )
+        self._spent.add(together)
         beams = grow(self._beams, nexts, self._count, self._end_ids)
         if not beams:
             raise InvalidRequest("grammar", "leaves no token that may follow")
         self._beams = self._settle(beams)
 
-    async def _what_follows(self, beam: Beam) -> tuple[list[Next], EngineTime]:
+    async def _what_follows(self, beam: Beam) -> tuple[list[Next], ServiceTime]:
         """Return the tokens that may follow a beam, and what it took to know."""
         text = [*self._prompt, *beam.token_ids]
         while not beam.is_over:
@@ -191,9 +194,9 @@ class BeamSearch:
             except RoundSuperseded:  # somebody closed the session; it starts anew
                 if self._is_stopped:
                     raise
-        return [], EngineTime()
+        return [], ServiceTime()
 
-    async def _run(self, beam: Beam, text: list[int]) -> tuple[list[Next], EngineTime]:
+    async def _run(self, beam: Beam, text: list[int]) -> tuple[list[Next], ServiceTime]:
         ticket = self._host.submit(
             beam.session_id,
             lambda lease: self._decode(lease, beam, text),

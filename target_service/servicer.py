@@ -14,7 +14,7 @@ import grpc
 from outrider import tracing, wire, wire_rounds
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
-from outrider.engine.job import EngineTime, Ticket
+from outrider.engine.job import Ticket
 from outrider.engine.model import Model
 from outrider.engine.own_draft import OwnDraft
 from outrider.errors import (
@@ -27,12 +27,12 @@ from outrider.errors import (
 from outrider.grammar.schema import grammar_of_schema
 from outrider.messages import (
     MAX_BEAMS,
-    NO_OWN_TOKENS,
     Answer,
     Form,
     OwnTokens,
     Round,
     Rows,
+    ServiceTime,
     SessionParameters,
     contradicts,
 )
@@ -40,7 +40,6 @@ from outrider.model_service.servicer import (
     ModelService,
     Ownership,
     run_stream,
-    write_spent,
 )
 from outrider.rpc.channel import MESSAGE_BYTES
 from outrider.sampling import SamplingParameters
@@ -58,6 +57,12 @@ _MOST_UNANSWERED = 16
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+_GATHER_SECONDS = 0.1
+"""s; between two messages of what is written while nobody waits for each token. Each takes target
+and orchestrator 2 ms of the processor: .68, .79, .85 and .84 of llama-server's rate with .016, .05,
+.1 and .25 on two cores (docs/decisions/0018)."""
+_SEVERAL = 3
+"""Open sessions from which on that is twice as long: each sends its own messages."""
 _SCORES_PER_MESSAGE = 64  # with 128 alternatives each, some 20 ms of a reader's time
 _KEPT_REPLIES = 256
 _KEPT_REPLY_BYTES = 1 << 16
@@ -72,12 +77,12 @@ class _Waiting:
     asked: messages.VerifyRound
     ticket: Ticket | None = None  # None: the engine's queue was full, or there is a kept reply
     kept: Sequence[messages.VerifyResponse] = ()
-    answers: deque[tuple[Answer, EngineTime]] = field(default_factory=deque)  # not written yet
+    answers: deque[Answer] = field(default_factory=deque)  # not written yet
     is_answered: bool = False  # some were written
     news: asyncio.Event = field(default_factory=asyncio.Event)  # there are answers, or it is over
     is_watched: bool = False  # answers have to set `news`: the writer waits, or is about to
     span: Span = NOTHING  # of few rounds; `spent` is on their answers so far
-    spent: EngineTime = field(default_factory=EngineTime)
+    spent: ServiceTime = field(default_factory=ServiceTime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +206,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
                 yield messages.SearchBeamsResponse(
                     token_ids=found.token_ids,
                     logprobs=[wire.write_logprobs(each) for each in found.logprobs if each],
-                    service_time=write_spent(found.spent),
+                    service_time=wire.write_time(found.spent),
                     cached_token_count=found.cached_count,
                 )
 
@@ -220,6 +225,11 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         finally:
             stream.close()
             self.release(opening.session_id, owner)
+
+    @property
+    def session_count(self) -> int:
+        """Sessions with an open stream."""
+        return len(self._owners)
 
     # --- the last reply of a session, for a round that is sent again ---
 
@@ -346,10 +356,10 @@ class _VerifyStream:
     def _submit(self, waiting: _Waiting) -> None:
         round_, loop = waiting.round, asyncio.get_running_loop()
 
-        def emit(answer: Answer, spent: EngineTime) -> None:
+        def emit(answer: Answer) -> None:
             # In the engine's thread. A loop that is woken takes the interpreter from its next
             # decode, so it is not while it writes or gathers: it looks again by itself.
-            waiting.answers.append((answer, spent))
+            waiting.answers.append(answer)
             if waiting.is_watched:
                 loop.call_soon_threadsafe(waiting.news.set)
 
@@ -389,7 +399,7 @@ class _VerifyStream:
                 if waiting.answers:
                     waiting.is_watched = False
                     await self._write_answers(waiting, context)
-                    await gather(waiting.round, over)
+                    await gather(waiting.round, over, self._servicer.session_count)
                 elif over.done():
                     break
                 else:
@@ -401,10 +411,10 @@ class _VerifyStream:
             await context.write(outcome)
 
     async def _write_answers(self, waiting: _Waiting, context: Context) -> None:
-        answer, times = next_answer(waiting.answers)
+        answer = next_answer(waiting.answers)
         if waiting.span.is_recorded:
-            _note_spent(waiting, times)
-        reply = list(_pack(waiting.round, answer, times))
+            _note_spent(waiting, answer.spent)
+        reply = list(_pack(waiting.round, answer))
         if not self._has_reported_cached and self._verifier.cached_count:
             reply[0].cached_token_count = self._verifier.cached_count
         self._has_reported_cached = waiting.is_answered = True
@@ -420,11 +430,12 @@ class _VerifyStream:
                 self._servicer.host.cancel(waiting.ticket)
 
 
-def _note_spent(waiting: _Waiting, times: Sequence[EngineTime]) -> None:
+def _note_spent(waiting: _Waiting, more: ServiceTime) -> None:
     """Let a round's span say what the engine did for it so far."""
-    waiting.spent = spent = sum(times, waiting.spent)
+    spent = waiting.spent
+    spent.add(more)
     waiting.span.note(
-        decodes=spent.steps,
+        decodes=spent.steps or 0,
         rows=spent.rows,
         queue_seconds=round(spent.queue, 6),
         decode_seconds=round(spent.decode, 6),
@@ -451,14 +462,16 @@ def _over(waiting: _Waiting) -> asyncio.Future[None]:
     return over
 
 
-async def gather(round_: Round, over: asyncio.Future[None]) -> None:
+async def gather(round_: Round, over: asyncio.Future[None], session_count: int) -> None:
     """Let a round that continues bring more before it is looked at again; not once it is over.
 
-    Rounds of all sessions are looked at in the same moments, half as far away as asked at least:
+    It is one of so many sessions.
+
+    Rounds of all sessions are looked at in the same moments, half as far away as that at least:
     every time that event loops wake they take the cores from the decodes.
     """
-    if round_.continue_count and round_.gather_ms:
-        period = round_.gather_ms / 1e3
+    if round_.continue_count and round_.gathers:
+        period = _GATHER_SECONDS if session_count < _SEVERAL else 2 * _GATHER_SECONDS
         pause = period - asyncio.get_running_loop().time() % period
         await asyncio.wait([over], timeout=pause if pause > period / 2.0 else pause + period)
 
@@ -481,19 +494,17 @@ def _outcome(number: int, over: asyncio.Future[None]) -> messages.VerifyResponse
     return response
 
 
-def next_answer(
-    answers: deque[tuple[Answer, EngineTime]],
-) -> tuple[Answer, Sequence[EngineTime]]:
+def next_answer(answers: deque[Answer]) -> Answer:
     """Take the first answer and, as one with it, those that follow without the round's draft.
 
     Not where candidates are reported: they belong to one decode. What verified a draft of the
     round's comes by itself: of an answer that repeats known text, rows are skipped by position.
     """
     joined = [answers.popleft()]
-    joins = joined[0][0].drafted == 0 and not joined[0][0].rows.candidates
-    while joins and answers and answers[0][0].drafted == 0:
+    joins = joined[0].drafted == 0 and not joined[0].rows.candidates
+    while joins and answers and answers[0].drafted == 0:
         joined.append(answers.popleft())
-    return _joined([answer for answer, _ in joined]), [spent for _, spent in joined]
+    return _joined(joined)
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:
@@ -504,22 +515,21 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     own: list[OwnTokens] = []
     if any(each.token_ids for answer in answers for each in answer.own_drafts):
         for answer in answers:
-            own += answer.own_drafts or [NO_OWN_TOKENS] * answer.decode_count
-    return replace(first, rows=Rows.join([answer.rows for answer in answers]), own_drafts=own)
+            own += answer.own_drafts or [OwnTokens(spent=answer.spent)]
+    return replace(
+        first,
+        rows=Rows.join([answer.rows for answer in answers]),
+        own_drafts=own,
+        spent=ServiceTime.of_all(answer.spent for answer in answers),
+    )
 
 
-def _pack(
-    round_: Round, answer: Answer, times: Sequence[EngineTime]
-) -> Iterator[messages.VerifyResponse]:
-    """Spread rows over messages: one if they fit a quarter of the limit, else one per row.
-
-    `times` are of each decode.
-    """
-    rows, time = answer.rows, write_spent(sum(times, EngineTime()))
+def _pack(round_: Round, answer: Answer) -> Iterator[messages.VerifyResponse]:
+    """Spread rows over messages: one if they fit a quarter of the limit, else one per row."""
+    rows = answer.rows
     answered = len(rows) if len(rows) < round_.row_count else 0
     if round_.form is Form.SAMPLED:
-        each = [write_spent(spent) for spent in times] if answer.own_drafts else ()
-        yield wire_rounds.write_answer(answer, answered, time, each)
+        yield wire_rounds.write_answer(answer, answered)
         return
     whole = wire_rounds.write_rows(rows, 0, answered)
     if whole.ByteSize() <= MESSAGE_BYTES // 4:
@@ -528,5 +538,7 @@ def _pack(
         parts = [wire_rounds.write_rows(rows[i : i + 1], i, answered) for i in range(len(rows))]
     for i, part in enumerate(parts):
         yield messages.VerifyResponse(
-            round=round_.number, rows=part, service_time=time if i == 0 else None
+            round=round_.number,
+            rows=part,
+            service_time=wire.write_time(answer.spent) if i == 0 else None,
         )

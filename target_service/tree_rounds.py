@@ -24,9 +24,9 @@ def check_tree_round(round_: Round, target: common.GetModelResponse) -> None:
         return
     most, leaves = target.tree_leaf_limit, len(round_.tree.leaves)
     if not most:
-        raise InvalidRequest("draft_parents", _WHY[target.numerics_profile])
+        raise InvalidRequest("draft.parents", _WHY[target.numerics_profile])
     if leaves > most:
-        raise InvalidRequest("draft_parents", f"{leaves} leaves, at most {most}")
+        raise InvalidRequest("draft.parents", f"{leaves} leaves, at most {most}")
 
 
 def tree_after(round_: Round, text: Sequence[int], room: int) -> tuple[Tree, list[float]]:

@@ -13,7 +13,7 @@ from typing import Any
 from outrider.costs import MOST_REDONE
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
 from outrider.engine.guesser import Guess, Guesser, guesser
-from outrider.engine.job import EngineTime, JobSteps, Lease, Step
+from outrider.engine.job import JobSteps, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.own_draft import DraftAsk, OwnDraft
 from outrider.engine.sampler_state import SamplerTracker
@@ -101,8 +101,8 @@ def _own_guesser(draft: OwnDraft | None, opening: SessionParameters) -> Guesser 
     return None
 
 
-Emit = Callable[[Answer, EngineTime], None]
-"""Takes what one decode answered, and the engine's time since the answer before it."""
+Emit = Callable[[Answer], None]
+"""Takes what one decode answered; its time is the engine's since the answer before it."""
 
 
 class Verifier:
@@ -178,19 +178,19 @@ class Verifier:
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)
             draft = draft[: len(logits) - 1]
             rows = yield Work(partial(self._rows, logits, text, draft, round_.form))
-            if own.token_ids:
-                answer = Answer(round_.number, len(text), 0, rows, [own])
-            else:
-                answer = Answer(round_.number, len(text), len(draft), rows)
-            added = _added(draft, rows.sampled)
-            if not own.token_ids:
-                used = _used(round_.draft, used, added)
+            position, added = len(text), _added(draft, rows.sampled)
             text += added
             self._decided = text
             if rows.mirostat_mus:
                 self._mirostat_mu = rows.mirostat_mus[len(added) - 1]
             lease.pause()
-            emit(answer, lease.take_spent())
+            spent = lease.take_spent()
+            if own.token_ids:
+                owns = [replace(own, spent=spent)]
+                emit(Answer(round_.number, position, 0, rows, owns, spent))
+            else:
+                used = _used(round_.draft, used, added)
+                emit(Answer(round_.number, position, len(draft), rows, (), spent))
             if self._is_over(text, added, until, lease.capacity):
                 if rows.sampled and lease.keeps_checkpoints:
                     # An idle session's is of its text. Elsewhere the next span says what is cut.
@@ -205,11 +205,11 @@ class Verifier:
     ) -> Generator[DraftAsk, list[Guess], OwnTokens]:
         """Return what the engine's own draft adds to a text, as far as the round wants that."""
         room = min(self._longest - 1, capacity) - len(text)
-        wanted = min(round_.own_draft_count, room)
+        wanted = min(round_.own_draft.count, room)
         if self._guess is None or wanted <= 0 or round_.form is not Form.SAMPLED:
             return NO_OWN_TOKENS
         ends = self._opening.end_token_ids
-        stop_below = round_.own_stop_below
+        stop_below = round_.own_draft.stop_below
         guesses = yield DraftAsk(text, wanted, self._guess, stop_below, ends, gives_way)
         if not guesses:
             return NO_OWN_TOKENS
@@ -227,8 +227,7 @@ class Verifier:
         logits = yield Step(missing, len(tree) + 1, gains, False, tree.parents)
         tree = tree.first(len(logits) - 1)
         walk, rows = yield Work(partial(self._walk, logits, text, tree))
-        answer = Answer(round_.number, len(text), len(tree), rows)
-        accepted = tree.tokens(walk.nodes)
+        position, accepted = len(text), tree.tokens(walk.nodes)
         if len(tree):
             lease.follow(accepted)
         added = [*accepted, walk.next_token_id]
@@ -237,7 +236,7 @@ class Verifier:
         if rows.mirostat_mus:
             self._mirostat_mu = rows.mirostat_mus[(walk.nodes or [ROOT])[-1] + 1]
         lease.pause()
-        emit(answer, lease.take_spent())
+        emit(Answer(round_.number, position, len(tree), rows, (), lease.take_spent()))
         return added
 
     def _walk(self, logits: list[Row], text: Sequence[int], tree: Tree) -> tuple[Walk, Rows]:

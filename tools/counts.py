@@ -41,13 +41,13 @@ REQUEST_FORMS = (
     *("SamplingOptions", "DraftingOptions", "GenerateOptions"),
 )
 ROUND_FORMS = (
-    *("Choice", "Line", "Round", "RoundInFlight", "SendRound", "SentRound", "VerifyRound"),
+    *("Choice", "Line", "Round", "RoundInFlight", "SentRound", "VerifyRound"),
     *("_Waiting", "Ticket", "Lease", "Step", "Pending", "Offer", "Share", "Awaited", "Chunk"),
-    *("Batch", "Rows", "Answer", "OwnTokens", "VerifyResponse", "Arrival", "Decode", "Verdict"),
+    *("Batch", "Rows", "Answer", "OwnTokens", "VerifyResponse", "Decode", "Verdict"),
     *("Outcome", "Report", "Commit", "GenerationDelta", "Addition", "CommittedToken"),
 )
 TIME_FORMS = (
-    *("EngineTime", "ServiceTime", "EngineSeconds", "Timings", "RoundTimes", "Durations"),
+    *("EngineTime", "ServiceTime", "Timings", "RoundTimes", "Durations"),
     *("GenerationStatistics", "Statistics", "Counters"),
 )
 """Classes and messages that a request, a round and a round's seconds are, one after the other."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from draft_service.drafter import FRAME_TOKENS, FrameBuilder, Line
 from outrider import wire, wire_drafts
 from outrider.errors import ContextExhausted, EngineBusy, PeerUnavailable, PositionPastCache
-from outrider.messages import Order, Rule, SessionParameters, check_room
+from outrider.messages import Order, Rule, ServiceTime, SessionParameters, check_room
 from outrider.tasks import first_of
 from outrider.v1 import draft_service_pb2 as messages
 from outrider_llama_server.answers import Said, Served
@@ -158,6 +158,6 @@ class Session:
         message = wire_drafts.write_frame(self._frames.take(completed))
         spent, tokens = self._spent, self._spent_tokens
         self._spent, self._spent_tokens = 0.0, 0
-        time_ = wire.write_time(0.0, spent, 0.0, rows=tokens, steps=tokens)
+        time_ = wire.write_time(ServiceTime(spent, rows=tokens, steps=tokens))
         message.service_time.CopyFrom(time_)
         await write(message)

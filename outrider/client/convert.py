@@ -17,7 +17,7 @@ from outrider.client.values import (
     ControllerView,
     Conversation,
     Delta,
-    EngineSeconds,
+    EngineTime,
     Event,
     Finished,
     GenerateOptions,
@@ -294,7 +294,7 @@ def _read_field(message: Any, name: str) -> Any:
         return None
     value = getattr(message, name)
     if isinstance(value, messages.EngineTime):
-        return _made(EngineSeconds, value)
+        return _made(EngineTime, value)
     if isinstance(value, common.PlainCosts):
         return _made(PlainCosts, value)
     if isinstance(value, common.OwnDraft):

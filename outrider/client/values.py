@@ -217,7 +217,7 @@ class SourceStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSeconds:
+class EngineTime:
     """A model service's own time over a generation."""
 
     queue_seconds: float = 0.0
@@ -263,8 +263,8 @@ class Statistics:
     generation_seconds: float
     draft_wait_seconds: float
     verify_wait_seconds: float
-    target_time: EngineSeconds
-    draft_time: EngineSeconds
+    target_time: EngineTime
+    draft_time: EngineTime
     wire_byte_count: int
     draft_fault_count: int
     target_fault_count: int

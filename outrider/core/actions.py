@@ -9,20 +9,6 @@ from outrider.messages import Candidates, DraftEnd, FinishReason, Logprobs, Orde
 
 
 @dataclass(frozen=True, slots=True)
-class SendOrder:
-    """Send this order to the draft."""
-
-    order: Order
-
-
-@dataclass(frozen=True, slots=True)
-class SendRound:
-    """Send this round to the target."""
-
-    round: Round
-
-
-@dataclass(frozen=True, slots=True)
 class Wake:
     """Ask for the next actions again at this time, if nothing happens before."""
 
@@ -79,4 +65,5 @@ class End:
     reason: FinishReason
 
 
-Action = SendOrder | SendRound | Wake | RollBack | Commit | End
+Action = Order | Round | Wake | RollBack | Commit | End
+"""An order is to be sent to the draft, a round to the target."""

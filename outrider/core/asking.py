@@ -14,20 +14,27 @@ from itertools import accumulate
 from operator import mul
 from typing import TypeVar
 
-from outrider.core.actions import Action, SendOrder, SendRound, Wake
-from outrider.core.branching import as_bytes
+from outrider.core.actions import Action, Wake
+from outrider.core.branching import as_bytes, branch
 from outrider.core.counts import Counts
-from outrider.core.draft_end import draft_end
 from outrider.core.draft_line import Line
 from outrider.core.draft_progress import DraftState
 from outrider.core.local_drafters import LocalDrafters, LocalLine
-from outrider.core.outcomes import NO_OWN_DRAFT, Choice, OwnDraftOrder
+from outrider.core.outcomes import Choice
 from outrider.core.plan import Plan
 from outrider.core.remote_draft import RemoteDraft
 from outrider.core.target_progress import RoundInFlight, TargetProgress
-from outrider.core.tree_rounds import branch
 from outrider.distribution import certain
-from outrider.messages import MAX_DRAFT, DraftEnd, Form, Round, Rule, Span
+from outrider.messages import (
+    MAX_DRAFT,
+    NO_OWN_DRAFT,
+    DraftEnd,
+    Form,
+    OwnDraftOrder,
+    Round,
+    Rule,
+    Span,
+)
 
 T = TypeVar("T")
 
@@ -94,7 +101,7 @@ class Asking:
                 each.sent_time = now
                 each.draft_busy = self._draft.state in (DraftState.DRAFTING, DraftState.LATE)
                 self._control.note_sent()
-                self._actions.append(SendRound(each.round))
+                self._actions.append(each.round)
 
     def _ask_for_a_round(self, now: float) -> None:
         """Ask the target about the text and a line, or wait for more of the draft's."""
@@ -126,7 +133,7 @@ class Asking:
             count = 0
         line = self._draft.line.line_after(length).first(count)
         asked = self._ask(length, line, self._target.prefix(self._committed))
-        asked.draft_end = self._why_so_long(asked, cap, wanted)
+        asked.draft_end = self._why_so_long(line.token_ids, cap, wanted)
         self._let_continue(asked, wanted, count)
         branch(asked, self._control, self._remote, self._local)
 
@@ -151,23 +158,19 @@ class Asking:
     def _ask_locally(self, length: int, local: LocalLine, is_waited_for: bool = True) -> None:
         """Ask the target about a line of sources without a model.
 
-        It stops after it for the next one, or continues with what is left of it and by itself.
+        It stops after it for the next one, or continues by itself.
         """
         chances = local.chances[: local.count]
         credit = 0 if self._control.waits_for_lines(chances) else self._credit(0)
-        line = local.line if credit or not is_waited_for else local.line.first(local.count)
+        line = local.line.first(local.count)
         asked = self._ask(length, line, self._target.prefix(self._committed), chances=local.chances)
         asked.is_waited_for = is_waited_for
         asked.draft_end = DraftEnd.ENOUGH
         if asked.round.draft[-1] in self._plan.end_token_ids:
             asked.draft_end = DraftEnd.END_OF_TEXT
-        asked.round = replace(
-            asked.round,
-            continue_count=credit,
-            decode_limit=local.count if line is local.line else 0,
-        )
         if credit:
-            asked.let_draft(self._control.own_draft)
+            own = self._control.own_draft
+            asked.round = replace(asked.round, continue_count=credit, own_draft=own)
         branch(asked, self._control, self._remote, self._local)
 
     def _follow(self, now: float) -> None:
@@ -185,43 +188,42 @@ class Asking:
         limit = choice.count
         line = self._draft.line.line_after(length).first(cap if limit else 0)
         if better := self._better(local, choice):
-            line, limit = better.line, better.count
+            line, limit = better.line.first(better.count), better.count
         credit = self._credit(0 if better else wanted)
-        brings = newest.is_overtaken_by(line.token_ids, limit, self._committed, better is not None)
+        brings = newest.is_overtaken_by(line.token_ids, limit, self._committed)
         if not brings and not self._has_to_hear(newest, wanted, credit):
             return
         if better:
             self._ask_locally(length, better, is_waited_for=False)
             return
         asked = self._ask(length, line, self._target.prefix(self._committed))
-        asked.draft_end = self._why_so_long(asked, cap, wanted)
+        asked.draft_end = self._why_so_long(line.token_ids, cap, wanted)
         asked.is_waited_for = False
         self._let_continue(asked, wanted, limit)
 
     def _has_to_hear(self, newest: RoundInFlight, wanted: int, credit: int) -> bool:
         """Whether a target that continues needs a message: to write on, otherwise, or to stop."""
         left = newest.round.continue_until - len(self._committed)
-        changes_own = self._own_order(wanted).is_news(newest.own_order)
+        changes_own = self._own_order(wanted) != newest.round.own_draft
         return 2 * left < credit or changes_own or (left > 0 and not credit)
 
     def _let_continue(self, asked: RoundInFlight, wanted: int, limit: int) -> None:
         """Let the target write by itself after a round, verifying `limit` at once at most."""
         if credit := self._credit(wanted):
             own = self._own_order(wanted)
-            gathers = self._may_gather(wanted, own)
             asked.round = replace(
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
-                gather_ms=self._control.costs.gather_ms if gathers else 0,
+                gathers=self._may_gather(wanted, own),
+                own_draft=own,
             )
-            asked.let_draft(own)
 
     def _may_gather(self, wanted: int, own: OwnDraftOrder) -> bool:
         """Whether nothing waits for the tokens that the target writes by itself, one by one."""
         if wanted and not self._control.probing:
             return False
-        is_awaited = own.is_probe or (own.count and self._plan.is_watched)
+        is_awaited = own.count and (self._plan.is_watched or not self._control.own_pays)
         return not is_awaited and not self._local.expects(len(self._committed))
 
     def _own_order(self, wanted: int) -> OwnDraftOrder:
@@ -259,7 +261,7 @@ class Asking:
         if self._plan.opening.sampling.mirostat:
             return False  # its state is in the answer
         last = in_flight[-1]
-        if last.round.continue_count or last.sources or last.round.parents:
+        if last.round.continue_count or last.line.sources or last.round.parents:
             return False  # it needs no answer, or none can say what follows it
         count = len(last.round.draft)
         if len(in_flight) > self._control.rounds_ahead(count) or not count:
@@ -285,7 +287,7 @@ class Asking:
     def _order_draft(self, wanted: int, ahead: int, now: float) -> None:
         order = self._remote.order(self._committed, wanted, ahead, now)
         if order is not None:
-            self._actions.append(SendOrder(order))
+            self._actions.append(order)
 
     def _ask(
         self,
@@ -296,13 +298,13 @@ class Asking:
         chances: Sequence[float] | None = None,
     ) -> RoundInFlight:
         """Put a round with a line in flight; `chances` are its tokens', if not by confidence."""
-        draft, rows, form = list(line.token_ids), line.rows, self._plan.form
+        draft, form = list(line.token_ids), self._plan.form
         if form is not Form.SAMPLED and line.sources:
-            rows = [certain(token_id) for token_id in draft]
+            line = replace(line, rows=[certain(token_id) for token_id in draft])
         survivals = self._survivals(line, chances)
         number, mu = self._target.next_number(), self._target.mirostat_mu
         round_ = Round(number, prefix, draft, form, is_ahead, survivals, mu)
-        asked = RoundInFlight.of_line(round_, length, line, rows)
+        asked = RoundInFlight(round_, length, line)
         self._target.in_flight.append(asked)
         return asked
 
@@ -315,10 +317,31 @@ class Asking:
             return as_bytes(self._control.acceptance.survival(line.confidences, count))
         return as_bytes(accumulate(chances[:count], mul))
 
-    def _why_so_long(self, asked: RoundInFlight, cap: int, wanted: int) -> DraftEnd:
-        """Return why a round's draft is as long as it is."""
-        is_first = not self._counts.rounds
-        draft, remaining = asked.round.draft, self._remaining
+    def _why_so_long(self, draft: Sequence[int], cap: int, wanted: int) -> DraftEnd:
+        """Return why a round's draft has just these tokens.
+
+        At most `cap` may be verified, of `wanted` that the controller asked for.
+        """
+        control, progress = self._control, self._draft
         if draft and draft[-1] in self._plan.end_token_ids:
             return DraftEnd.END_OF_TEXT
-        return draft_end(self._control, self._draft, draft, cap, wanted, remaining, is_first)
+        if not control.speculation.drafts:
+            return DraftEnd.OFF
+        if progress.is_absent:
+            return DraftEnd.ABSENT
+        if progress.pause:
+            return DraftEnd.PAUSED
+        if not draft and not self._counts.rounds:
+            return DraftEnd.PROMPT
+        unhindered = control.draft_count(MAX_DRAFT)
+        if len(draft) == cap < unhindered:
+            return DraftEnd.TOKEN_LIMIT if self._remaining - 1 <= cap else DraftEnd.CONTEXT
+        if draft and len(draft) >= unhindered:
+            return DraftEnd.LENGTH
+        if progress.state is DraftState.LATE:
+            return DraftEnd.LATE
+        if progress.state is DraftState.IDLE and control.may_doubt and wanted:
+            return DraftEnd.DOUBT
+        if progress.state is DraftState.IDLE and control.stop_below:
+            return DraftEnd.ENOUGH
+        return DraftEnd.SHORT if len(draft) < wanted else DraftEnd.ENOUGH

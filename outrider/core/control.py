@@ -15,11 +15,11 @@ from outrider.core.expected_frames import ExpectedFrames
 from outrider.core.forecast import Conditions, Forecast, Mode, forecasts
 from outrider.core.forecast import own as own_forecast
 from outrider.core.line_worth import HOPELESS, best_of_line, is_better_stopped
-from outrider.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
+from outrider.core.outcomes import Choice, Outcome, View
 from outrider.core.own_draft import OwnDraft
 from outrider.core.rates import Acceptance, RecentRate
 from outrider.core.target_costs import Pair, TakenBack
-from outrider.messages import Rule
+from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.speculation import Policy, Speculation
 
 _LOOKAHEAD = 48
@@ -191,7 +191,7 @@ class Control(ABC):
         if own.is_silent:
             self._forecast = None  # with it again
         drafted, ratio = outcome.drafted, self.costs.draft_ratio()
-        own.note_drafted(seconds, drafted, self._own_pays, outcome.length, ratio)
+        own.note_drafted(seconds, drafted, self.own_pays, outcome.length, ratio)
         for acceptance in (self._own_acceptance, self._all_own_acceptance):
             acceptance.note(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
@@ -386,7 +386,7 @@ class Control(ABC):
         return NO_OWN_DRAFT
 
     @property
-    def _own_pays(self) -> bool:
+    def own_pays(self) -> bool:
         """Whether the target's own draft is used for more than to see how good it is."""
         return True
 

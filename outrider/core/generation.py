@@ -20,14 +20,19 @@ from outrider.core.acceptance import Verdict
 from outrider.core.actions import Action, Commit, End, RollBack, TokenLogprob, Wake
 from outrider.core.asking import Asking
 from outrider.core.counts import Counts, SourceCounts
-from outrider.core.decodes import Decode, decodes_of, news_of
-from outrider.core.draft_progress import DraftState
 from outrider.core.local_drafters import LocalDrafters
-from outrider.core.outcomes import UNREPORTED, ServiceTime
 from outrider.core.plan import Plan
 from outrider.core.remote_draft import RemoteDraft
 from outrider.core.target_progress import RoundInFlight, TargetProgress
-from outrider.messages import MAX_DRAFT, Answer, FinishReason, Form, Frame, Origin, Rows
+from outrider.core.verdicts import Decode, decodes_of, news_of
+from outrider.messages import (
+    MAX_DRAFT,
+    Answer,
+    FinishReason,
+    Form,
+    Frame,
+    Origin,
+)
 from outrider.speculation import MODEL
 
 
@@ -72,11 +77,6 @@ class Generation:
     def waits_for_target(self) -> bool:
         """Whether the target has a round to answer."""
         return self._target.is_asked
-
-    @property
-    def draft_state(self) -> DraftState:
-        """What the draft is doing, as far as is known."""
-        return self._draft.state
 
     @property
     def order(self) -> int:
@@ -161,24 +161,13 @@ class Generation:
         if self._target.is_oldest(round_):
             self._finish(FinishReason.CONTEXT_FULL)
 
-    def target_rows(
-        self, round_: int, rows: Rows, now: float, spent: ServiceTime = UNREPORTED
-    ) -> None:
-        """The target answered a round as a whole: decide, commit, say what follows."""
-        if self._target.is_oldest(round_):
-            length = len(self.committed)
-            self.target_wrote(Answer(round_, length, len(rows) - 1, rows), now, spent)
+    def target_answered(self, answer: Answer, now: float) -> None:
+        """The target answered a round as a whole, after the text as it is."""
+        if self._target.is_oldest(answer.round):
+            self.target_wrote(answer, now)
 
-    def target_wrote(
-        self,
-        answer: Answer,
-        now: float,
-        spent: ServiceTime = UNREPORTED,
-        each: Sequence[ServiceTime] = (),
-    ) -> None:
+    def target_wrote(self, answer: Answer, now: float) -> None:
         """The target answered, or wrote more by itself: decide, commit, say what follows.
-
-        `each` is what every decode took, where its own draft drafted.
 
         Raises InvalidRequest for an answer that does not follow the text.
         """
@@ -199,7 +188,7 @@ class Generation:
             waited = asked.is_waited_for and not asked.is_answered
             since = asked.sent_time if waited else self._control.last_time
             begin = now if since is None else since
-            self._take_decodes(asked, decodes_of(asked, news, begin, now, spent, each))
+            self._take_decodes(asked, decodes_of(asked, news, begin, now))
 
     def _take_decodes(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
         """Commit what an answer adds to the text; each decode by itself where it is watched."""

@@ -5,35 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class ServiceTime:
-    """What the target says of a round: seconds, and rows of its decodes, others' included."""
-
-    decode: float
-    queue: float = 0.0  # waited for other sessions' decodes
-    rows: int = 0
-    attended: int = 0  # tokens that these rows attended to, summed over the rows
-    draft: float = 0.0  # of the target's own draft
-    sample: float = 0.0  # of its own work between decodes
-    sessions: int = 0  # that generate in its decodes, ours included
-
-    def shared(self, decode_count: int) -> ServiceTime:
-        """Return what one of so many decodes took."""
-        if decode_count == 1:
-            return self
-        return ServiceTime(
-            decode=self.decode / decode_count,
-            queue=self.queue / decode_count,
-            rows=self.rows // decode_count,
-            attended=self.attended // decode_count,
-            draft=self.draft / decode_count,
-            sample=self.sample / decode_count,
-            sessions=self.sessions // decode_count,
-        )
-
-
-UNREPORTED = ServiceTime(0.0)
+from outrider.messages import ServiceTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +18,6 @@ class Choice:
     count: int
     until: float | None = None
     worth: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class OwnDraftOrder:
-    """What rounds say of the target's own draft."""
-
-    count: int = 0  # tokens for a decode at most; 0: it is not asked
-    stop_below: int = 0  # a token less sure than this is the last one
-    is_probe: bool = False  # only to see how good it is
-
-    def is_news(self, known: OwnDraftOrder) -> bool:
-        """Return whether a target that was sent `known` should be sent this."""
-        return (self.count, self.stop_below) != (known.count, known.stop_below)
-
-
-NO_OWN_DRAFT = OwnDraftOrder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from outrider.core.control import USUAL_TOKENS, Control
 from outrider.core.forecast import Mode, expected_tokens
-from outrider.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
+from outrider.core.outcomes import Choice, Outcome, View
 from outrider.core.own_draft import LAST_PROBE
 from outrider.core.rates import FIRST_PROBE, Gain
 from outrider.core.target_costs import Pair
-from outrider.messages import Rule
+from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.speculation import Policy, Speculation
 
 _CLASSIC_STEP, _CLASSIC_LARGEST, _CLASSIC_SMALLEST = 8, 30, 2
@@ -169,10 +169,10 @@ class Measured(Control):
         seconds += 2 * _PROBE_TOKENS * own.rates.token_time.value
         if not self._may_probe(seconds, own.rates.unused):
             return NO_OWN_DRAFT
-        return OwnDraftOrder(_PROBE_TOKENS, is_probe=True)
+        return OwnDraftOrder(_PROBE_TOKENS)
 
     @property
-    def _own_pays(self) -> bool:
+    def own_pays(self) -> bool:
         return self.forecast.own_length > 0
 
     # --- what is done ---

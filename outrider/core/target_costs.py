@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from outrider.core.outcomes import Outcome, ServiceTime
+from outrider.core.outcomes import Outcome
 from outrider.core.rates import Acceptance, DraftRates, Mean
 from outrider.costs import (
     KERNEL_ROWS,
@@ -18,7 +18,7 @@ from outrider.costs import (
     CostTable,
     RejectionCost,
 )
-from outrider.messages import Rule
+from outrider.messages import Rule, ServiceTime
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
 _GAP = 0.0001  # seconds of a target's own work between two decodes, before it is known
@@ -28,7 +28,6 @@ FIRST_CREDIT, MOST_CREDIT = 64, 512
 It is renewed when half of it is used, and a message costs 2 ms of the processor.
 """
 _CREDIT_SECONDS = 2.0  # that the tokens last, within these bounds
-_GATHER_MS, _SEVERAL = 100, 3  # milliseconds, and writers from which on it is twice as long
 
 
 def credit_for(token_seconds: float, round_trip: float) -> int:
@@ -93,14 +92,6 @@ class TargetCosts:
     """Tokens that a row of the others who share a decode attends to."""
     generation_count: int = 1
     """Generations that are being written, whether they share a decode or not."""
-
-    @property
-    def gather_ms(self) -> int:
-        """For how long a target may gather text that no draft needs at once.
-
-        A message costs some 2 ms of the processor, for each who writes.
-        """
-        return _GATHER_MS if self.generation_count < _SEVERAL else 2 * _GATHER_MS
 
     @property
     def sessions_together(self) -> float:

@@ -4,72 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from outrider.core.draft_line import Line
-from outrider.core.outcomes import OwnDraftOrder
-from outrider.distribution import Distribution
-from outrider.messages import Answer, Candidates, DraftEnd, Round, Rows, Span
+from outrider.messages import Answer, DraftEnd, Round, Rows, Span
 from outrider.speculation import MODEL
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class RoundInFlight:
-    """A round that the target was asked for, or will be, and what its draft came with."""
+    """A round that the target was asked for, or will be, and the line that its draft is of."""
 
     round: Round
     length: int  # of the text, the committed and the assumed, before its draft
-    confidences: Sequence[int]  # one per draft token
-    rows: Sequence[Distribution]  # one per draft token under `rejection`, else none
-    candidates: Sequence[Candidates]  # one per draft token where they were asked for, else none
-    draft_end: DraftEnd
+    line: Line  # as long as the draft; its rows are there under `rejection`
+    draft_end: DraftEnd = DraftEnd.OFF
     sent_time: float | None = None  # None until there is a stream to send it on
     draft_busy: bool = False  # the draft worked when it was sent
     is_waited_for: bool = True  # the target had nothing to do until it came
     is_answered: bool = False  # once at least
-    sources: Sequence[str] = ()  # who proposed each draft token; none: the draft model
-    line_numbers: Sequence[int] = ()  # of the draft's line that each is of; none: its first line
     beside: int = 0  # rows of its decode that were of other branches than the one taken
-
-    @classmethod
-    def of_line(
-        cls, round_: Round, length: int, line: Line, rows: Sequence[Distribution]
-    ) -> RoundInFlight:
-        """Return a round with the tokens of a line, and what came with them but for their rows."""
-        return cls(
-            round=round_,
-            length=length,
-            confidences=line.confidences,
-            rows=rows,
-            candidates=line.candidates,
-            draft_end=DraftEnd.OFF,
-            sources=line.sources,
-            line_numbers=line.numbers,
-        )
 
     @property
     def pending(self) -> int:
         """The token that its prefix ends with."""
         return self.round.prefix.token_ids[-1]
-
-    @property
-    def offered(self) -> int:
-        """The draft tokens that its first decode may verify."""
-        return min(len(self.round.draft), self.round.decode_limit or len(self.round.draft))
-
-    @property
-    def own_order(self) -> OwnDraftOrder:
-        """What it lets the target's own draft do."""
-        asked = self.round
-        return OwnDraftOrder(asked.own_draft_count, asked.own_stop_below)
-
-    def let_draft(self, order: OwnDraftOrder) -> None:
-        """Let the target's own draft do this."""
-        self.round = replace(
-            self.round, own_draft_count=order.count, own_stop_below=order.stop_below
-        )
 
     def walked(self, answer: Answer, committed: Sequence[int]) -> Answer:
         """Return an answer as that of a chain, the way that it took through a round's tree.
@@ -96,21 +54,16 @@ class RoundInFlight:
 
     def keep_nodes(self, nodes: Sequence[int]) -> None:
         """Keep one path of the round's tree as its draft, a chain."""
-
-        def kept(values: Sequence[T]) -> list[T]:
-            return [values[node] for node in nodes] if values else []
-
-        asked = self.round
-        survivals = bytes(kept(asked.survivals))
-        self.round = replace(asked, draft=kept(asked.draft), survivals=survivals, parents=())
-        self.confidences = kept(self.confidences)
-        self.candidates, self.sources = kept(self.candidates), kept(self.sources)
-        self.line_numbers = kept(self.line_numbers)
+        asked, self.line = self.round, self.line.picked(nodes)
+        survivals = bytes(asked.survivals[node] for node in nodes) if asked.survivals else b""
+        draft = list(self.line.token_ids)
+        self.round = replace(asked, draft=draft, survivals=survivals, parents=())
 
     def sources_of(self, length: int, count: int) -> Sequence[str]:
         """Return who proposed `count` draft tokens after a text of `length` tokens."""
         first = length - self.length
-        return self.sources[first : first + count] if self.sources else [MODEL] * count
+        sources = self.line.sources
+        return sources[first : first + count] if sources else [MODEL] * count
 
     def draft_of(self, answer: Answer) -> Sequence[int]:
         """Return the draft tokens that were verified for an answer."""
@@ -123,17 +76,13 @@ class RoundInFlight:
         agrees = list(self.round.draft[:used]) == list(committed[self.length :])
         return self.round.draft[used:] if agrees else ()
 
-    def is_overtaken_by(
-        self, line: Sequence[int], limit: int, committed: Sequence[int], is_local: bool
-    ) -> bool:
+    def is_overtaken_by(self, line: Sequence[int], limit: int, committed: Sequence[int]) -> bool:
         """Whether another line after the text is worth a message, `limit` tokens a decode.
 
-        It goes further than what is left of this one. Or it is surer: a local line is, the further
-        it was right, and what a few tokens a decode were enough for may be as many more.
+        It goes further than what is left of this one, or is another.
         """
         known = list(self.draft_after(committed))
-        goes_further = len(known) <= 2 * limit and list(line[: len(known) + 1]) != known
-        return goes_further or (is_local and len(known) > 0 and limit >= 2 * self.offered)
+        return len(known) <= 2 * limit and list(line[: len(known) + 1]) != known
 
 
 @dataclass(slots=True)
@@ -243,11 +192,5 @@ class TargetProgress:
 
 def _without_draft(asked: RoundInFlight, length: int) -> RoundInFlight:
     """Return a round that asks only for what follows a text that has grown since."""
-    return RoundInFlight(
-        round=replace(asked.round, draft=(), survivals=b"", decode_limit=0),
-        length=length,
-        confidences=(),
-        rows=(),
-        candidates=(),
-        draft_end=asked.draft_end,
-    )
+    bare = replace(asked.round, draft=(), survivals=b"", decode_limit=0)
+    return RoundInFlight(bare, length, Line(), asked.draft_end)

@@ -15,6 +15,7 @@ from outrider.engine.model import MAX_PADDED, Chunk, Model, Rollback
 from outrider.engine.own_draft import DraftAsk
 from outrider.engine.workers import Outcome, Work
 from outrider.errors import ContextExhausted
+from outrider.messages import ServiceTime
 from outrider.trees import Tree
 
 
@@ -42,40 +43,7 @@ class Step:
     certain: int | None = None
 
 
-@dataclass(slots=True)
-class EngineTime:
-    """Seconds of the engine's own time, and what its decodes were of, other sessions' included."""
-
-    queue: float = 0.0
-    decode: float = 0.0
-    sample: float = 0.0
-    rows: int = 0
-    attended: int = 0  # tokens that the rows attended to, summed over the rows
-    steps: int = 0  # of the decodes, those that gave rows for this session
-    draft: float = 0.0  # of the engine's own draft, other sessions' tokens included
-    sessions: int = 0  # that generate in the decodes, summed over those; none that read a prompt
-
-    def count(self, shared: EngineTime) -> None:
-        """Count a decode, of which `shared` says what it was of."""
-        self.rows += shared.rows
-        self.attended += shared.attended
-        self.sessions += shared.sessions
-
-    def __add__(self, more: EngineTime) -> EngineTime:
-        """Return the time of both."""
-        return EngineTime(
-            self.queue + more.queue,
-            self.decode + more.decode,
-            self.sample + more.sample,
-            self.rows + more.rows,
-            self.attended + more.attended,
-            self.steps + more.steps,
-            self.draft + more.draft,
-            self.sessions + more.sessions,
-        )
-
-
-def counts_of(chunks: Sequence[Chunk], padded: Callable[[int], int]) -> EngineTime:
+def counts_of(chunks: Sequence[Chunk], padded: Callable[[int], int]) -> ServiceTime:
     """Return the rows of a decode, what they attended to, and the sessions that generate in it."""
     rows, attended, sessions = 0, 0, 0
     for chunk in chunks:
@@ -83,7 +51,7 @@ def counts_of(chunks: Sequence[Chunk], padded: Callable[[int], int]) -> EngineTi
         rows += count + len(chunk.fillers)
         attended += count * chunk.position
         sessions += not reads(len(chunk.token_ids), chunk.row_count)
-    return EngineTime(rows=rows, attended=attended, sessions=sessions)
+    return ServiceTime(rows=rows, attended=attended, sessions=sessions)
 
 
 class Lease:
@@ -92,7 +60,7 @@ class Lease:
     def __init__(self, session: Session, model: Model, capacity: int) -> None:
         self.session = session
         self.capacity = capacity
-        self.spent = EngineTime()
+        self.spent = ServiceTime(steps=0)
         self._model = model
         self._resume_time = 0.0
         # What the sequences of the newest step's tree hold of it, the session's own first, and
@@ -218,9 +186,9 @@ class Lease:
         self.spent.sample += now - self._resume_time
         self._resume_time = now
 
-    def take_spent(self) -> EngineTime:
+    def take_spent(self) -> ServiceTime:
         """Return the time spent since the last call; called by the job, or after its end."""
-        spent, self.spent = self.spent, EngineTime()
+        spent, self.spent = self.spent, ServiceTime(steps=0)
         return spent
 
 

@@ -277,8 +277,8 @@ class JobRunner:
         is_shared = len(entries) > 1 and self._workers.most > 0
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
-            ticket.lease.spent.count(shared)
-            ticket.lease.spent.steps += bool(its_rows)
+            ticket.lease.spent.add(shared)
+            ticket.lease.spent.add_step(bool(its_rows))
             self._deliver(ticket, chunk, its_rows, begin, is_shared)
         if is_shared:
             self._work()

@@ -16,7 +16,6 @@ import outrider
 from outrider import handshake, wire
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
-from outrider.engine.job import EngineTime
 from outrider.engine.model import Numerics, Rollback, VocabularyDescription
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
@@ -280,13 +279,6 @@ async def _after_opening(
         elif request.open != opening:
             wrong = f"message {number} of the stream opens it otherwise than the first one did"
             raise InvalidRequest("open", wrong)
-
-
-def write_spent(spent: EngineTime) -> common.ServiceTime:
-    """Return the message of an engine's own time."""
-    seconds = spent.queue, spent.decode, spent.sample
-    counts = spent.rows, spent.attended, spent.steps
-    return wire.write_time(*seconds, *counts, spent.draft, spent.sessions)
 
 
 _CAPABILITIES = {

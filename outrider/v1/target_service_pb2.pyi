@@ -124,34 +124,46 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu", "continue_token_count", "decode_draft_limit", "gather_milliseconds", "own_draft_token_count", "own_draft_stop_below", "draft_parents")
+    __slots__ = ("round", "prefix", "row_form", "sent_ahead", "mirostat_mu", "draft", "continuation")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ROW_FORM_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_SURVIVALS_FIELD_NUMBER: _ClassVar[int]
     SENT_AHEAD_FIELD_NUMBER: _ClassVar[int]
     MIROSTAT_MU_FIELD_NUMBER: _ClassVar[int]
-    CONTINUE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
-    DECODE_DRAFT_LIMIT_FIELD_NUMBER: _ClassVar[int]
-    GATHER_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
-    OWN_DRAFT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
-    OWN_DRAFT_STOP_BELOW_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_PARENTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATION_FIELD_NUMBER: _ClassVar[int]
     round: int
     prefix: _common_pb2.TokenSpan
-    draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
     row_form: _common_pb2.RowForm
-    draft_survivals: bytes
     sent_ahead: bool
     mirostat_mu: float
-    continue_token_count: int
-    decode_draft_limit: int
-    gather_milliseconds: int
+    draft: RoundDraft
+    continuation: Continuation
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., draft: _Optional[_Union[RoundDraft, _Mapping]] = ..., continuation: _Optional[_Union[Continuation, _Mapping]] = ...) -> None: ...
+
+class RoundDraft(_message.Message):
+    __slots__ = ("token_ids", "survivals", "parents", "decode_token_limit")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SURVIVALS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    survivals: bytes
+    parents: bytes
+    decode_token_limit: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., survivals: _Optional[bytes] = ..., parents: _Optional[bytes] = ..., decode_token_limit: _Optional[int] = ...) -> None: ...
+
+class Continuation(_message.Message):
+    __slots__ = ("token_count", "gathers", "own_draft_token_count", "own_draft_stop_below")
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GATHERS_FIELD_NUMBER: _ClassVar[int]
+    OWN_DRAFT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OWN_DRAFT_STOP_BELOW_FIELD_NUMBER: _ClassVar[int]
+    token_count: int
+    gathers: bool
     own_draft_token_count: int
     own_draft_stop_below: int
-    draft_parents: bytes
-    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., continue_token_count: _Optional[int] = ..., decode_draft_limit: _Optional[int] = ..., gather_milliseconds: _Optional[int] = ..., own_draft_token_count: _Optional[int] = ..., own_draft_stop_below: _Optional[int] = ..., draft_parents: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, token_count: _Optional[int] = ..., gathers: bool = ..., own_draft_token_count: _Optional[int] = ..., own_draft_stop_below: _Optional[int] = ...) -> None: ...
 
 class OwnDraftTokens(_message.Message):
     __slots__ = ("token_ids", "confidences", "service_time")

@@ -56,7 +56,7 @@ def verify(host: EngineHost, model: ToyModel, draft: list[int]) -> list[int]:
     verifier = Verifier(model, parameters)
     round_ = Round(1, Span(0, TEXT), draft, Form.SAMPLED)
     host.submit(
-        SESSION, lambda lease: verifier.verify(lease, round_, lambda a, _: answers.append(a))
+        SESSION, lambda lease: verifier.verify(lease, round_, answers.append)
     ).future.result(PATIENCE)
     return [*TEXT, *answers[0].rows.sampled[:1]]
 

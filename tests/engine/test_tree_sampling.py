@@ -90,7 +90,7 @@ def write(
         )
 
         def job(lease: Any, asked: Round = round_) -> Any:
-            return verifier.verify(lease, asked, lambda each, _: answers.append(each))
+            return verifier.verify(lease, asked, answers.append)
 
         host.submit(bytes(16), job, text).future.result(30)
         answer = answers.pop()

@@ -295,7 +295,7 @@ def writing(model: ToyModel, number: int, answers: list[Answer]) -> Job:
     )
     verifier = Verifier(model, opening)
     round_ = Round(1, Span(0, TEXT), [9, 70], Form.SAMPLED, continue_count=30)
-    return lambda lease: verifier.verify(lease, round_, lambda each, _: answers.append(each))
+    return lambda lease: verifier.verify(lease, round_, answers.append)
 
 
 @pytest.mark.usefixtures("always")

@@ -137,7 +137,7 @@ def write(host: EngineHost, seed: int, count: int, guess: Callable[[list[int]], 
         round_ = Round(number, Span(0, text), tree.token_ids, Form.SAMPLED, parents=tree.parents)
 
         def job(lease: Any, asked: Round = round_) -> Any:
-            return verifier.verify(lease, asked, lambda each, _: answers.append(each))
+            return verifier.verify(lease, asked, answers.append)
 
         host.submit(bytes(16), job, text).future.result(30)
         answer = answers.pop()

@@ -13,8 +13,7 @@ from typing import Any
 import grpc
 
 from orchestrator.peers import check_description
-from orchestrator.timings import EngineSeconds
-from outrider import handshake, wire_drafts
+from outrider import handshake, wire, wire_drafts
 from outrider.descriptions import check_learned, level_of
 from outrider.errors import OutriderError
 from outrider.rpc.channel import open_channel
@@ -210,7 +209,7 @@ class ScriptedTarget(TargetServicer):
 
 
 def _read_frame(message: Any) -> None:
-    EngineSeconds().add(message.service_time)
+    wire.read_time(message.service_time)
     if message.HasField("frame"):
         wire_drafts.read_frame(message, VOCABULARY)
 

@@ -167,7 +167,7 @@ MISTAKES = (
     ),
     Mistake(
         "what a target wrote once more is committed twice",
-        "outrider/core/decodes.py",
+        "outrider/core/verdicts.py",
         "    if not known:\n        return answer\n",
         "    if known >= 0:\n        return answer\n",
         (f"{CONTINUING}::test_what_is_written_once_more_is_not_committed_twice",),
@@ -274,7 +274,7 @@ MISTAKES = (
     ),
     Mistake(
         "tokens before a lost frame are never compared with the text",
-        "outrider/core/line_part.py",
+        "outrider/core/draft_line.py",
         "            self._early.update(enumerate(self.token_ids, self.start))\n",
         "",
         (f"{RECEIVED}::test_what_came_before_a_gap_must_agree_with_the_text_too",),
@@ -619,8 +619,8 @@ MISTAKES = (
     Mistake(
         "decodes that only read count as steps of the draft",
         "outrider/engine/runner.py",
-        "spent.steps += bool(its_rows)",
-        "spent.steps += 1",
+        "spent.add_step(bool(its_rows))",
+        "spent.add_step(True)",
         ("tests/engine/test_host.py::test_steps_are_the_decodes_that_gave_rows",),
     ),
     Mistake(
@@ -654,7 +654,7 @@ MISTAKES = (
     ),
     Mistake(
         "a drafted answer that comes again is committed again",
-        "outrider/core/decodes.py",
+        "outrider/core/verdicts.py",
         "return _rest_of(_accepted_rows(asked, answer), answer, committed)",
         "return answer",
         (f"{OWN_POLICY}::test_what_was_written_once_more_is_not_committed_twice",),
@@ -709,14 +709,14 @@ MISTAKES = (
     ),
     Mistake(
         "a tree is asked for without its rows being worth it",
-        "outrider/core/tree_rounds.py",
+        "outrider/core/branching.py",
         "tree.is_chain or worth < least or ",
         "tree.is_chain or ",
         ("tests/unit/test_branching_rounds.py::test_a_branch_that_hardly_gains_is_not_asked_for",),
     ),
     Mistake(
         "a runner-up in a tree is as likely as a first choice that the draft is as sure of",
-        "outrider/core/tree_rounds.py",
+        "outrider/core/branching.py",
         "    chances[forked.fork] = forked.share\n",
         "",
         (
@@ -741,7 +741,7 @@ MISTAKES = (
     ),
     Mistake(
         "a runner-up line goes on though the line that it leaves was contradicted before",
-        "outrider/core/line_part.py",
+        "outrider/core/draft_line.py",
         "return self.parent is None or self.parent.agrees(committed, min(self.fork, until))",
         "return True",
         (f"{RUNNER_UPS}::test_a_line_falls_with_the_one_that_it_leaves",),

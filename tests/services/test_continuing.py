@@ -11,9 +11,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from outrider.engine.job import EngineTime
 from outrider.messages import Answer, Form, Round, Rows, Span
 from outrider.v1 import common_pb2 as common
+from target_service import servicer
 from target_service.servicer import gather, next_answer
 from tests.support.services import (
     TARGET,
@@ -77,22 +77,25 @@ def test_an_answer_to_a_rounds_draft_comes_by_itself() -> None:
     """What follows a rejected row could not be told from the rows after it."""
     drafted = Answer(1, 4, 2, Rows(sampled=[5, 6, 7]))
     plain = [Answer(1, 5 + i, 0, Rows(sampled=[8 + i])) for i in range(2)]
-    waiting = deque((answer, EngineTime()) for answer in [drafted, *plain])
-    assert next_answer(waiting)[0] == drafted
-    assert next_answer(waiting)[0].rows.sampled == [8, 9] and not waiting
+    waiting = deque([drafted, *plain])
+    assert next_answer(waiting) == drafted
+    assert next_answer(waiting).rows.sampled == [8, 9] and not waiting
 
 
-async def test_what_is_gathered_does_not_wait_once_the_text_is_over() -> None:
+async def test_what_is_gathered_does_not_wait_once_the_text_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servicer, "_GATHER_SECONDS", 60.0)
     over = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.01, over.set_result, None)
-    writing = Round(1, Span(0, TEXT), (), Form.SAMPLED, continue_count=4, gather_ms=60_000)
+    writing = Round(1, Span(0, TEXT), (), Form.SAMPLED, continue_count=4, gathers=True)
     async with asyncio.timeout(30):
-        await gather(writing, over)
+        await gather(writing, over, 1)
 
 
 async def test_it_writes_as_far_as_it_may(service: ModelProcess) -> None:
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=12)
+        await stream.send_round(1, 0, TEXT, continuation={"token_count": 12})
         text, _ = await read_until(stream, len(TEXT) + 12)
         assert text == written(12)
         assert await nothing_comes(stream)
@@ -112,13 +115,13 @@ async def test_the_newest_round_once_more_changes_nothing(service: ModelProcess)
         await two.send_round(1, 0, TEXT)
         await gate.reached()
         for _ in range(3):  # queued, all of them
-            await stream.send_round(1, 0, TEXT, continue_token_count=6)
+            await stream.send_round(1, 0, TEXT, continuation={"token_count": 6})
         await gate.open()
         text, _ = await read_until(stream, 10)
         assert text == right[:10]
         for _ in range(2):
-            await stream.send_round(1, 0, TEXT, continue_token_count=6)
-        await stream.send_round(2, 9, right[9:10], continue_token_count=8)
+            await stream.send_round(1, 0, TEXT, continuation={"token_count": 6})
+        await stream.send_round(2, 9, right[9:10], continuation={"token_count": 8})
         answer = await stream.receive()
         assert (answer.round, answer.position) == (2, 10)
         assert answer.rows.token_ids[0] == right[10]
@@ -135,11 +138,11 @@ async def test_it_stops_at_the_token_limit_and_at_an_end_token(service: ModelPro
     text = written(30)
     end = next(i for i in range(8, 30) if text[i] not in text[4:i])
     async with VerifyStream(service, token_limit=5) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=50)
+        await stream.send_round(1, 0, TEXT, continuation={"token_count": 50})
         assert (await read_until(stream, len(TEXT) + 5))[0] == written(5)
         assert await nothing_comes(stream)
     async with VerifyStream(service, attempt=2, end_token_ids=[text[end]]) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=50)
+        await stream.send_round(1, 0, TEXT, continuation={"token_count": 50})
         assert (await read_until(stream, end + 1))[0] == text[: end + 1]
         assert await nothing_comes(stream)
 
@@ -147,7 +150,9 @@ async def test_it_stops_at_the_token_limit_and_at_an_end_token(service: ModelPro
 async def test_a_draft_is_verified_a_part_at_a_time(service: ModelProcess) -> None:
     draft = written(9)[len(TEXT) :]
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, draft, continue_token_count=12, decode_draft_limit=3)
+        await stream.send_round(
+            1, 0, TEXT, draft, draft={"decode_token_limit": 3}, continuation={"token_count": 12}
+        )
         text, answers = await read_until(stream, len(TEXT) + 12)
         assert text[: len(TEXT) + 12] == written(12)
         assert [each.drafted_token_count for each in answers][:3] == [3, 3, 1]
@@ -157,7 +162,9 @@ async def test_a_wrong_draft_is_left_at_its_first_wrong_token(service: ModelProc
     right = written(12)[len(TEXT) :]
     wrong = [*right[:3], (right[3] + 1) % 64, *right[4:8]]
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, wrong, continue_token_count=12, decode_draft_limit=2)
+        await stream.send_round(
+            1, 0, TEXT, wrong, draft={"decode_token_limit": 2}, continuation={"token_count": 12}
+        )
         text, answers = list(TEXT), []
         while len(text) < len(TEXT) + 12:
             answer = await stream.receive()
@@ -176,10 +183,10 @@ async def test_a_round_sent_before_the_news_is_used_as_far_as_it_extends_the_tex
 ) -> None:
     right = written(20)
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=6)
+        await stream.send_round(1, 0, TEXT, continuation={"token_count": 6})
         text, _ = await read_until(stream, 10)
         # As if only two of the six tokens were known to its sender.
-        await stream.send_round(2, 5, right[5:6], right[6:14], continue_token_count=12)
+        await stream.send_round(2, 5, right[5:6], right[6:14], continuation={"token_count": 12})
         answer = await stream.receive()
         assert (answer.round, answer.position) == (2, 10)
         assert answer.drafted_token_count == 4
@@ -192,17 +199,17 @@ async def test_a_late_draft_that_the_text_contradicts_is_not_verified(
 ) -> None:
     right = written(20)
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=6)
+        await stream.send_round(1, 0, TEXT, continuation={"token_count": 6})
         await read_until(stream, 10)
         wrong = [(right[6] + 1) % 64, *right[7:14]]
-        await stream.send_round(2, 5, right[5:6], wrong, continue_token_count=12)
+        await stream.send_round(2, 5, right[5:6], wrong, continuation={"token_count": 12})
         answer = await stream.receive()
         assert (answer.position, answer.drafted_token_count) == (10, 0)
 
 
 async def test_a_span_that_says_otherwise_is_the_truth(service: ModelProcess) -> None:
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=6)
+        await stream.send_round(1, 0, TEXT, continuation={"token_count": 6})
         text, _ = await read_until(stream, 10)
         other = [(text[6] + 1) % 64]
         answer = await stream.verify(2, 6, other)
@@ -212,7 +219,7 @@ async def test_a_span_that_says_otherwise_is_the_truth(service: ModelProcess) ->
 
 async def test_a_session_that_is_closed_while_it_writes_says_so(service: ModelProcess) -> None:
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=90)
+        await stream.send_round(1, 0, TEXT, continuation={"token_count": 90})
         await stream.receive()
         closing = common.CloseSessionRequest(session_id=opening().session_id)
         await service.stub.CloseSession(closing)
@@ -241,7 +248,7 @@ async def test_an_orchestrator_knows_how_much_of_its_time_the_target_decodes(
 
 
 async def test_what_it_may_write_is_bounded(service: ModelProcess) -> None:
-    for changes in ({"continue_token_count": -1}, {"continue_token_count": 5000}):
+    for count in (-1, 5000):
         async with VerifyStream(service, attempt=3) as stream:
-            await stream.send_round(1, 0, TEXT, **changes)
+            await stream.send_round(1, 0, TEXT, continuation={"token_count": count})
             assert await stream.end() is grpc.StatusCode.INVALID_ARGUMENT

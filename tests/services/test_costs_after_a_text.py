@@ -13,16 +13,16 @@ import pytest
 
 from outrider.costs import Point
 from outrider.engine.hosting import HostOptions
-from outrider.engine.job import EngineTime
 from outrider.engine.model import Chunk, Numerics
 from outrider.engine.preparation import Prepared
 from outrider.engine.profile import PlainCosts
-from outrider.model_service.servicer import write_spent
+from outrider.messages import ServiceTime
 from outrider.v1 import common_pb2 as common
 from outrider.v1.target_service_pb2_grpc import (
     TargetServiceStub,
     add_TargetServiceServicer_to_server,
 )
+from outrider.wire import write_time
 from target_service.servicer import TargetServicer
 from tests.support.services import (
     TARGET,
@@ -97,10 +97,10 @@ async def test_a_target_reports_what_a_token_before_a_decode_costs_it() -> None:
 async def test_an_older_target_has_no_slopes_and_writes_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def without_attended(spent: EngineTime) -> common.ServiceTime:
-        return write_spent(replace(spent, attended=0))
+    def without_attended(spent: ServiceTime) -> common.ServiceTime:
+        return write_time(replace(spent, attended=0))
 
-    monkeypatch.setattr("target_service.servicer.write_spent", without_attended)
+    monkeypatch.setattr("outrider.wire_rounds.write_time", without_attended)
     async with alone(OLDER) as (_, orchestrator):
         assert {each.slope for each in orchestrator.pool.pair.costs.table.points} == {0.0}
         asked = request(token_limit=40)
@@ -109,13 +109,13 @@ async def test_an_older_target_has_no_slopes_and_writes_the_same(
 
 
 async def test_an_answer_counts_what_its_rows_attended_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = list[EngineTime]()
+    seen = list[ServiceTime]()
 
-    def noted(spent: EngineTime) -> common.ServiceTime:
+    def noted(spent: ServiceTime) -> common.ServiceTime:
         seen.append(spent)
-        return write_spent(spent)
+        return write_time(spent)
 
-    monkeypatch.setattr("target_service.servicer.write_spent", noted)
+    monkeypatch.setattr("outrider.wire_rounds.write_time", noted)
     async with alone(TARGET) as (_, orchestrator):
         completion = await generate(orchestrator, request(token_limit=12))
     prompt = completion.statistics.prompt_token_count

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from outrider import wire
-from outrider.engine.job import EngineTime
+from outrider.messages import ServiceTime
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.services.test_rejection_over_the_wire import (
@@ -141,10 +142,10 @@ async def test_what_each_source_did_and_cost_is_told(trio: Trio, temperature: fl
 async def test_of_a_draft_that_counts_no_steps_none_are_told(
     trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_before(spent: EngineTime) -> common.ServiceTime:
-        return wire.write_time(spent.queue, spent.decode, spent.sample, spent.rows, spent.attended)
+    def without_steps(spent: ServiceTime) -> common.ServiceTime:
+        return wire.write_time(replace(spent, steps=None))
 
-    monkeypatch.setattr("draft_service.servicer.write_spent", as_before)
+    monkeypatch.setattr("draft_service.servicer.write_time", without_steps)
     pinned = {"drafters": ["model"], "policy": messages.DRAFT_POLICY_FIXED}
     completion = await generate(trio.orchestrator, asked(GREEDY, [], **pinned))
     assert counts(completion)["model"].drafted_token_count > 0

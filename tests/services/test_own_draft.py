@@ -108,7 +108,9 @@ async def test_a_round_lets_it_draft_and_the_answer_says_what_it_drafted():
         running(ModelProcess(TARGET, target, own_draft=good)) as service,
         VerifyStream(service) as stream,
     ):
-        await stream.send_round(1, 0, TEXT, continue_token_count=30, own_draft_token_count=3)
+        await stream.send_round(
+            1, 0, TEXT, continuation={"token_count": 30, "own_draft_token_count": 3}
+        )
         text, answers = await written(stream, len(TEXT) + 30)
         assert text[: len(TEXT) + 30] == expected(30)
         drafts = [own for answer in answers for own in answer.own_drafts]
@@ -129,7 +131,9 @@ async def test_it_drafts_after_a_rejection_where_the_text_is_partly_decoded_agai
         running(ModelProcess(TARGET, recurrent, native, own_draft=wrong)) as service,
         VerifyStream(service) as stream,
     ):
-        await stream.send_round(1, 0, TEXT, continue_token_count=30, own_draft_token_count=3)
+        await stream.send_round(
+            1, 0, TEXT, continuation={"token_count": 30, "own_draft_token_count": 3}
+        )
         text, answers = await written(stream, len(TEXT) + 30)
     assert text[: len(TEXT) + 30] == expected(30)
     drafts = [own for answer in answers for own in answer.own_drafts]
@@ -140,7 +144,9 @@ async def test_it_drafts_after_a_rejection_where_the_text_is_partly_decoded_agai
 
 async def test_a_target_without_a_draft_of_its_own_is_asked_in_vain():
     async with running(ModelProcess(TARGET, target)) as service, VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=8, own_draft_token_count=3)
+        await stream.send_round(
+            1, 0, TEXT, continuation={"token_count": 8, "own_draft_token_count": 3}
+        )
         text, answers = await written(stream, len(TEXT) + 8)
         assert text == expected(8)
         assert not any(answer.own_drafts for answer in answers)

@@ -18,7 +18,7 @@ from functools import cache, partial
 import grpc
 import pytest
 
-from outrider.core.actions import Action, SendRound
+from outrider.core.actions import Action
 from outrider.core.asking import Asking
 from outrider.core.draft_line import Line
 from outrider.core.generation import Generation
@@ -26,7 +26,7 @@ from outrider.core.plan import Plan
 from outrider.core.target_progress import RoundInFlight
 from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Numerics
-from outrider.messages import Frame, Span
+from outrider.messages import Frame, Round, Span
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft_messages
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -356,8 +356,8 @@ class Watched(Generation):
     def next_actions(self, now: float) -> list[Action]:
         actions = super().next_actions(now)
         for action in actions:
-            if isinstance(action, SendRound) and not action.round.is_ahead:
-                prefix = action.round.prefix
+            if isinstance(action, Round) and not action.is_ahead:
+                prefix = action.prefix
                 assert list(prefix.token_ids) == self.committed[prefix.position :]
         return actions
 

@@ -171,7 +171,9 @@ async def test_a_draft_in_the_targets_process_is_taken_back_too(tmp_path: Path, 
     }
     async with running(service), VerifyStream(service, **greedily) as stream:
         before = drafts[0].decoded
-        await stream.send_round(1, 0, TEXT, continue_token_count=count, own_draft_token_count=3)
+        await stream.send_round(
+            1, 0, TEXT, continuation={"token_count": count, "own_draft_token_count": 3}
+        )
         text, answers = await written(stream, len(TEXT) + count)
     owns = [own for answer in answers for own in answer.own_drafts]
     drafted = sum(len(own.token_ids) for own in owns)

@@ -59,7 +59,7 @@ def bushy(right: Sequence[int], dice: Random) -> Tree:
 
 def fields(tree: Tree, **more: Any) -> dict[str, Any]:
     parents = bytes(parent + 1 for parent in tree.parents)
-    return {"drafted": tree.token_ids, "draft_parents": parents, **more}
+    return {"drafted": tree.token_ids, "draft": {"parents": parents}, **more}
 
 
 def walked(tree: Tree, answer: Any) -> list[int]:
@@ -101,7 +101,7 @@ async def test_a_tree_that_is_none_ends_the_stream_and_nothing_else(
     service: ModelProcess, parents: bytes
 ) -> None:
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, [5, 6], draft_parents=parents)
+        await stream.send_round(1, 0, TEXT, [5, 6], draft={"parents": parents})
         assert await stream.end() is grpc.StatusCode.INVALID_ARGUMENT
     async with VerifyStream(service, session_id=session(9)) as stream:
         answer = await stream.verify(1, 0, TEXT)
@@ -159,7 +159,7 @@ async def test_it_goes_on_by_itself_behind_a_tree(service: ModelProcess) -> None
     whole = written(12)
     tree = bushy(whole[len(TEXT) :][:4], Random(1))
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, **fields(tree, continue_token_count=12))
+        await stream.send_round(1, 0, TEXT, **fields(tree, continuation={"token_count": 12}))
         answer = await stream.receive()
         text = [*TEXT, *walked(tree, answer)]
         assert len(text) == len(TEXT) + 5
@@ -180,11 +180,13 @@ async def test_a_tree_is_used_as_far_as_it_extends_what_was_written(service: Mod
         [ROOT, ROOT, *range(1, 12), 12, 12, *range(14, 17)],
     )
     async with VerifyStream(service) as stream:
-        await stream.send_round(1, 0, TEXT, continue_token_count=12)
+        await stream.send_round(1, 0, TEXT, continuation={"token_count": 12})
         text = list(TEXT)
         while len(text) < len(TEXT) + 12:
             text += (await stream.receive()).rows.token_ids
-        answer = await stream.verify(2, len(TEXT), [], **fields(tree, continue_token_count=20))
+        answer = await stream.verify(
+            2, len(TEXT), [], **fields(tree, continuation={"token_count": 20})
+        )
         assert answer.position == len(TEXT) + 12
         assert answer.drafted_token_count == 5
         left = tree.subtree(12)

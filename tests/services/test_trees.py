@@ -44,7 +44,7 @@ async def trio() -> AsyncIterator[Trio]:
 @pytest.fixture(autouse=True)
 def _rows_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all nodes pay, and the target wait: times are measured, and others may use the cores."""
-    whole = "outrider.core.tree_rounds.best_count"
+    whole = "outrider.core.branching.best_count"
     monkeypatch.setattr(whole, lambda survivals, seconds, rate: (len(survivals), 1e9))
     credit = "outrider.core.asking.Asking._credit"
     monkeypatch.setattr(credit, lambda asking, wanted: 0)
@@ -105,7 +105,7 @@ async def test_a_target_that_takes_no_trees_after_all_is_asked_for_chains(
         nonlocal refused
         if round_.parents:
             refused += 1
-            raise InvalidRequest("draft_parents", "not any more")
+            raise InvalidRequest("draft.parents", "not any more")
 
     monkeypatch.setattr("target_service.servicer.check_tree_round", refuse)
     for seed in range(16):

@@ -388,9 +388,9 @@ async def test_streams_that_ask_nothing_leave_no_sessions(service: ModelProcess)
         round_of(ids=[64]),
         round_of(ids=[5, -1]),
         round_of(ids=[2**31 - 1]),
-        round_of(draft_token_ids=[64]),
-        round_of(draft_token_ids=[-5]),
-        round_of(draft_token_ids=[5] * 65),
+        round_of(draft={"token_ids": [64]}),
+        round_of(draft={"token_ids": [-5]}),
+        round_of(draft={"token_ids": [5] * 65}),
         round_of(position=-1),
         round_of(position=-(2**31)),
         round_of(ids=[]),
@@ -702,8 +702,7 @@ async def test_survivals_that_do_not_fit_the_draft_are_refused(service: ModelPro
     bad = messages.VerifyRound(
         round=1,
         prefix=common.TokenSpan(token_ids=TEXT),
-        draft_token_ids=[5, 9],
-        draft_survivals=b"\x80",
+        draft={"token_ids": [5, 9], "survivals": b"\x80"},
         row_form=common.ROW_FORM_SAMPLED,
     )
     code = await refused(

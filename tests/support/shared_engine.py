@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from outrider.core.outcomes import ServiceTime
 from outrider.costs import CostTable
 from outrider.engine.batching import Awaited, wait_until
+from outrider.messages import ServiceTime
 
 _FIRST_TURNAROUND = 0.001
 
@@ -95,8 +95,8 @@ class SharedEngine:
             spent = ServiceTime(
                 seconds,
                 self.now + wait - each.ready_time,
-                int(sum(rows)),
-                int(sum(count * length for count, length in attended)),
+                rows=int(sum(rows)),
+                attended=int(sum(count * length for count, length in attended)),
                 draft=drafting if each.drafted else 0.0,
                 sessions=len(together),
             )

@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from draft_service.runner_ups import Branch, RunnerUps
-from outrider.core.actions import Commit, End, SendOrder, SendRound, Wake
+from outrider.core.actions import Commit, End, Wake
 from outrider.core.counts import Counts
 from outrider.core.generation import Generation
-from outrider.core.outcomes import ServiceTime
 from outrider.core.plan import Plan
 from outrider.core.rates import OWN_GAP, DraftRates, Mean
 from outrider.core.speculate import control
@@ -34,6 +33,7 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
+    ServiceTime,
     SessionParameters,
     compose,
 )
@@ -266,11 +266,11 @@ class Simulation:
 
     def _act(self) -> None:
         for action in self.generation.next_actions(self.now):
-            if isinstance(action, SendOrder):
-                order = action.order
+            if isinstance(action, Order):
+                order = action
                 self.after(self.models.draft_round_trip / 2, self.draft.on_stream(order))
-            elif isinstance(action, SendRound):
-                round_ = action.round
+            elif isinstance(action, Round):
+                round_ = action
                 self.after(self.models.target_round_trip / 2, self.target.on_stream(round_))
             elif isinstance(action, Wake):
                 self.after(max(0.0, action.time - self.now), lambda: None)
@@ -508,11 +508,12 @@ class _Target(_Peer):
                 self.held, self._used = self._text[:-1], len(draft)
             elif not own.token_ids:
                 self._use(added)
+            answered = replace(
+                answer, spent=spent, own_drafts=[replace(each, spent=spent) for each in owns]
+            )
             self.reply(
                 world.models.target_round_trip / 2 + world.models.overhead,
-                lambda: world.generation.target_wrote(
-                    answer, world.now, spent, [spent] if owns else ()
-                ),
+                lambda: world.generation.target_wrote(answered, world.now),
             )
             self._start()
 
@@ -534,7 +535,7 @@ class _Target(_Peer):
         is_held = len(self.held) >= len(self._text) - 1
         left = len(self.world.prompt) + self.world.tokens - len(self._text) - 1
         is_silent = len(self._text) >= self.world.faults.own_silence
-        count = 0 if is_silent else min(round_.own_draft_count, left)
+        count = 0 if is_silent else min(round_.own_draft.count, left)
         if not self.world.models.own_token or not is_held or count <= 0:
             return NO_OWN_TOKENS
         text, confidences = list(self._text), bytearray()
@@ -544,7 +545,7 @@ class _Target(_Peer):
             truth = self.world.language.next(text)
             text.append(truth if token_id == self._own.next(text) else (truth + 1) % VOCABULARY)
             confidences.append(confidence)
-            if confidence < round_.own_stop_below:
+            if confidence < round_.own_draft.stop_below:
                 break
         return OwnTokens(text[len(self._text) :], bytes(confidences))
 

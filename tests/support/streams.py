@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -109,14 +109,19 @@ class VerifyStream(RawStream):
         token_ids: Sequence[int],
         drafted: Sequence[int] = (),
         form: int = common.ROW_FORM_SAMPLED,
+        draft: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        """Send a round."""
+        """Send a round, with more of its fields and of its draft's."""
         span = common.TokenSpan(position=position, token_ids=token_ids)
         await self.send(
             target.VerifyRequest(
                 round=target.VerifyRound(
-                    round=number, prefix=span, draft_token_ids=drafted, row_form=form, **more
+                    round=number,
+                    prefix=span,
+                    row_form=form,
+                    draft=target.RoundDraft(token_ids=drafted, **(draft or {})),
+                    **more,
                 )
             )
         )

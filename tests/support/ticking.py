@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from outrider.core.actions import Action, Wake
 from outrider.core.generation import Generation
-from outrider.core.outcomes import UNREPORTED, ServiceTime
 from outrider.core.plan import Plan
-from outrider.messages import Frame, Rows
+from outrider.messages import Answer, Frame, Rows
 
 
 class Ticking(Generation):
@@ -29,10 +28,10 @@ class Ticking(Generation):
     ) -> None:
         super().draft_frame(frame, self.clock if now is None else now, seconds, queue)
 
-    def target_rows(
-        self, round_: int, rows: Rows, now: float | None = None, spent: ServiceTime = UNREPORTED
-    ) -> None:
-        super().target_rows(round_, rows, self.clock if now is None else now, spent)
+    def target_rows(self, round_: int, rows: Rows) -> None:
+        """The target answered a round as a whole."""
+        answer = Answer(round_, len(self.committed), len(rows) - 1, rows)
+        self.target_answered(answer, self.clock)
 
     def pass_time(self) -> None:
         """Let the time come that the generation waits for."""

@@ -9,15 +9,15 @@ from random import Random
 
 import pytest
 
+from outrider.core.branching import branch
 from outrider.core.draft_line import ForkedLine, Line
 from outrider.core.local_drafters import LocalLine
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.core.target_progress import RoundInFlight, TargetProgress
-from outrider.core.tree_rounds import branch
 from outrider.costs import CostTable
 from outrider.drafters.source import Proposal, Source
-from outrider.messages import Answer, DraftEnd, Form, Round, Rows, Rule, Span
+from outrider.messages import Answer, Form, Round, Rows, Rule, Span
 from outrider.speculation import MODEL, Policy, Speculation
 from outrider.trees import ROOT, Tree
 from tests.support.simulation import Models, Result, Script, Simulation, alone
@@ -46,7 +46,7 @@ def asked_of(tree: Tree, sources: Sequence[str] = ()) -> RoundInFlight:
         parents=tree.parents,
     )
     confidences = [] if sources else [100 + node for node in range(len(tree))]
-    return RoundInFlight(round_, 2, confidences, (), (), DraftEnd.ENOUGH, sources=sources)
+    return RoundInFlight(round_, 2, Line(tree.token_ids, confidences, sources=sources))
 
 
 # --- reading ---
@@ -59,9 +59,8 @@ def test_an_answer_to_a_tree_is_read_as_that_of_the_way_it_took() -> None:
     assert answer == Answer(1, 2, 3, Rows.join([rows[0:1], rows[1:2], rows[3:4], rows[5:6]]))
     assert list(asked.round.draft) == [5, 7, 9] and not asked.round.parents
     assert asked.round.survivals == bytes([200, 198, 196])
-    assert list(asked.sources) == ["suffix", MODEL, MODEL]
+    assert list(asked.line.sources) == ["suffix", MODEL, MODEL]
     assert asked.beside == 2 and list(asked.draft_of(answer)) == [5, 7, 9]
-    assert asked.offered == 3
 
 
 def test_what_is_accepted_of_the_way_is_what_the_tree_accepts() -> None:
@@ -76,7 +75,7 @@ def test_what_is_accepted_of_the_way_is_what_the_tree_accepts() -> None:
                 *tree.tokens(walk.nodes),
                 walk.next_token_id,
             ]
-            assert len(asked.confidences) == len(draft) == answer.drafted
+            assert len(asked.line.confidences) == len(draft) == answer.drafted
 
 
 @pytest.mark.fault(
@@ -99,7 +98,7 @@ def test_what_is_accepted_below_what_was_written_meanwhile_is_what_the_tree_acce
                 added = [*left.tokens(walk.nodes), walk.next_token_id]
                 assert [*draft[:count], samples[count]] == added
                 assert list(asked.round.draft[: len(path)]) == path
-                assert len(asked.confidences) == len(path) + answer.drafted
+                assert len(asked.line.confidences) == len(path) + answer.drafted
                 assert asked.beside == len(left) - answer.drafted
 
 
@@ -120,10 +119,7 @@ def test_what_is_committed_behind_a_tree_that_was_overtaken_is_what_was_sampled(
     asked = RoundInFlight(
         Round(99, Span(4, (5,)), tree.token_ids, Form.SAMPLED, parents=tree.parents),
         5,
-        [255] * 3,
-        (),
-        (),
-        DraftEnd.ENOUGH,
+        Line(tree.token_ids, [255] * 3),
         sent_time=0.2,
     )
     begun._target.in_flight.append(asked)
@@ -158,7 +154,7 @@ def test_a_round_that_is_asked_again_is_a_chain() -> None:
     target.ask_again([3, 4])
     [again] = target.in_flight
     assert list(again.round.draft) == [5, 6] and not again.round.parents
-    assert len(again.round.survivals) == len(again.confidences) == 2
+    assert len(again.round.survivals) == len(again.line.confidences) == 2
 
 
 # --- asking ---
@@ -199,15 +195,7 @@ def branched(
     count = main.count
     survivals = bytes(int(255 * chances[0] ** (i + 1)) for i in range(count))
     round_ = Round(1, Span(0, (3, 4)), main.line.token_ids, Form.SAMPLED, survivals=survivals)
-    asked = RoundInFlight(
-        replace(round_, **changes),  # type: ignore[arg-type]
-        2,
-        (),
-        (),
-        (),
-        DraftEnd.ENOUGH,
-        sources=main.line.sources,
-    )
+    asked = RoundInFlight(replace(round_, **changes), 2, main.line)  # type: ignore[arg-type]
     branch(asked, its_control, Proposed(forks), Proposed(others))  # type: ignore[arg-type]
     return asked
 
@@ -221,7 +209,7 @@ def test_where_rows_are_free_a_round_branches_to_all_that_is_proposed() -> None:
     Tree.checked(tree.token_ids, tree.parents)
     assert {tuple(tree.tokens(tree.path(leaf))) for leaf in tree.leaves} == set(map(tuple, LINES))
     assert list(asked.round.survivals) == sorted(asked.round.survivals, reverse=True)
-    assert len(asked.sources) == len(tree)
+    assert len(asked.line.sources) == len(tree)
 
 
 def test_where_each_row_costs_as_much_a_round_stays_a_chain() -> None:

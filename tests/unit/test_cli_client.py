@@ -15,7 +15,7 @@ from outrider.client import (
     Delta,
     Detail,
     DraftEnd,
-    EngineSeconds,
+    EngineTime,
     Finished,
     FinishReason,
     GenerateOptions,
@@ -118,7 +118,7 @@ def test_statistics_have_every_field_of_the_contract():
         for name in messages.GenerationStatistics.DESCRIPTOR.fields_by_name
     ]
     assert [field.name for field in fields(Statistics)] == names
-    assert [field.name for field in fields(EngineSeconds)] == [
+    assert [field.name for field in fields(EngineTime)] == [
         name.replace("_duration", "_seconds")
         for name in messages.EngineTime.DESCRIPTOR.fields_by_name
     ]
@@ -190,7 +190,7 @@ def test_durations_are_read_as_seconds():
     assert isinstance(event, Finished)
     assert event.reason is FinishReason.UNSPECIFIED
     assert event.statistics.prompt_seconds == 1.5
-    assert event.statistics.target_time == EngineSeconds(
+    assert event.statistics.target_time == EngineTime(
         decode_seconds=0.00025, prompt_seconds=0.000125
     )
     assert event.statistics.network_seconds == 0.003

@@ -12,7 +12,7 @@ from outrider.client import (
     ControllerView,
     Delta,
     DraftEnd,
-    EngineSeconds,
+    EngineTime,
     Finished,
     FinishReason,
     GenerateOptions,
@@ -55,10 +55,10 @@ STATISTICS = Statistics(
     generation_seconds=1.75,
     draft_wait_seconds=0.5,
     verify_wait_seconds=1.25,
-    target_time=EngineSeconds(
+    target_time=EngineTime(
         queue_seconds=0.125, decode_seconds=1.0, sample_seconds=0.0625, prompt_seconds=0.25
     ),
-    draft_time=EngineSeconds(decode_seconds=0.25),
+    draft_time=EngineTime(decode_seconds=0.25),
     wire_byte_count=300,
     draft_fault_count=0,
     target_fault_count=0,
@@ -237,7 +237,7 @@ def test_every_source_has_a_style_of_its_own():
 
 
 def test_draft_steps_are_told_where_they_are_known():
-    numbers = replace(STATISTICS, draft_time=EngineSeconds(step_count=1))
+    numbers = replace(STATISTICS, draft_time=EngineTime(step_count=1))
     assert shown(numbers)["drafted"] == (
         "4 tokens, 3 accepted, acceptance rate 0.750, 1 draft step"
     )

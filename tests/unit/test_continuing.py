@@ -10,10 +10,9 @@ import pytest
 
 from orchestrator.completions import _deltas
 from orchestrator.resuming import Repeated
-from outrider.core.actions import Commit, End, SendOrder, SendRound
+from outrider.core.actions import Commit, End
 from outrider.core.control import Control
 from outrider.core.generation import Generation
-from outrider.core.outcomes import ServiceTime
 from outrider.core.plan import Plan
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.speculate import control
@@ -32,11 +31,13 @@ from outrider.messages import (
     FinishReason,
     Form,
     Frame,
+    Order,
     Origin,
     OwnTokens,
     Round,
     Rows,
     Rule,
+    ServiceTime,
     SessionParameters,
     Span,
 )
@@ -90,7 +91,7 @@ def generation(
 
 
 def rounds(generation: Generation, now: float = 0.0) -> list[Round]:
-    return [a.round for a in generation.next_actions(now) if isinstance(a, SendRound)]
+    return [a for a in generation.next_actions(now) if isinstance(a, Round)]
 
 
 def wrote(
@@ -133,7 +134,7 @@ def test_every_token_that_was_gathered_says_what_a_plain_one_costs() -> None:
     wrote(begun, first, 4, 5)
     before = known.costs.table.seconds(1)
     spent = ServiceTime(12 * 0.02, rows=12, sessions=12)
-    begun.target_wrote(Answer(first.number, 5, 0, Rows(sampled=[6] * 12)), 0.4, spent)
+    begun.target_wrote(Answer(first.number, 5, 0, Rows([6] * 12), spent=spent), 0.4)
     after = known.costs.table.seconds(1)
     one = CostTable([(1, 0.03), (16, 0.032)])
     one.note(1, 0.02, [(1, 5.0)])
@@ -382,7 +383,7 @@ def test_after_a_miss_the_draft_starts_over_while_the_target_writes() -> None:
     wrote(begun, asked, 5, 6)
     begun.draft_frame(Frame(4, 4, [55, 6], b"\xff\xff"), 0.11)
     wrote(begun, asked, 6, 7)
-    orders = [a.order for a in begun.next_actions(0.12) if isinstance(a, SendOrder)]
+    orders = [a for a in begun.next_actions(0.12) if isinstance(a, Order)]
     assert orders and orders[-1].committed.end == 7
 
 
@@ -410,14 +411,14 @@ def test_a_target_that_dies_is_sent_what_was_seen_of_its_text() -> None:
 
 def test_the_text_is_gathered_where_nothing_is_drafted() -> None:
     [asked] = rounds(generation())
-    assert asked.gather_ms == 100
+    assert asked.gathers
 
 
 def test_nothing_is_gathered_while_a_draft_wants_to_know() -> None:
     begun, _ = drafting()
     begun.draft_frame(Frame(4, 4, [5, 6, 7, 8], b"\xff\xff\xff\xff"), 0.11)
     [brought] = rounds(begun, 0.11)
-    assert brought.gather_ms == 0
+    assert not brought.gathers
 
 
 def test_the_text_is_gathered_while_a_draft_is_only_tried() -> None:
@@ -431,9 +432,9 @@ def test_the_text_is_gathered_while_a_draft_is_only_tried() -> None:
     begun.draft_frame(Frame(4, 4, [], b"", completed=1), 0.05)  # it has read the prompt
     wrote(begun, first, 4, *range(20, 60))
     actions = begun.next_actions(now=0.1)
-    [asked] = [each.round for each in actions if isinstance(each, SendRound)]
-    assert any(isinstance(each, SendOrder) for each in actions), "the draft is tried"
-    assert asked.gather_ms == 100
+    [asked] = [each for each in actions if isinstance(each, Round)]
+    assert any(isinstance(each, Order) for each in actions), "the draft is tried"
+    assert asked.gathers
 
 
 @pytest.mark.parametrize(

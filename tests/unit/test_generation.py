@@ -12,9 +12,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from draft_service.drafter import Line
-from outrider.core.actions import Commit, End, RollBack, SendOrder, SendRound
+from outrider.core.actions import Commit, End, RollBack
 from outrider.core.counts import Counts, SourceCounts
-from outrider.core.draft_progress import DraftState
 from outrider.core.generation import Generation
 from outrider.core.plan import Plan
 from outrider.core.rates import DraftRates, Mean
@@ -333,13 +332,13 @@ class World:
     def act(self) -> None:
         """Carry out what the generation wants done, and check it."""
         for action in self.generation.next_actions():
-            if isinstance(action, SendRound):
-                self._check_round(action.round)
-                self.target.inbox.append(action.round)
-                self.in_flight.add(action.round.number)
-            elif isinstance(action, SendOrder):
-                self._check_order(action.order)
-                self.draft.inbox.append(action.order)
+            if isinstance(action, Round):
+                self._check_round(action)
+                self.target.inbox.append(action)
+                self.in_flight.add(action.number)
+            elif isinstance(action, Order):
+                self._check_order(action)
+                self.draft.inbox.append(action)
             elif isinstance(action, RollBack):
                 self._roll_back(action)
             elif isinstance(action, Commit):
@@ -600,11 +599,11 @@ def begun(rule: Rule = Rule.MATCH, **options: object) -> Ticking:
 
 
 def rounds(generation: Generation) -> list[Round]:
-    return [a.round for a in generation.next_actions() if isinstance(a, SendRound)]
+    return [a for a in generation.next_actions() if isinstance(a, Round)]
 
 
 def orders(generation: Generation) -> list[Order]:
-    return [a.order for a in generation.next_actions() if isinstance(a, SendOrder)]
+    return [a for a in generation.next_actions() if isinstance(a, Order)]
 
 
 def first_token(generation: Generation, token_id: int = 5) -> None:
@@ -702,7 +701,7 @@ def test_the_first_round_does_not_wait_for_the_draft() -> None:
     generation.draft_opened(1000)
     generation.target_opened()
     actions = generation.next_actions()
-    assert [type(action) for action in actions] == [SendOrder, SendRound]
+    assert [type(action) for action in actions] == [Order, Round]
     assert not generation.waits_for_draft
 
 
@@ -717,18 +716,16 @@ def test_a_draft_of_which_nothing_is_wanted_reads_no_prompt_on_the_targets_cores
     generation.target_opened()
     generation.draft_opened(1000)
     kinds = [type(action) for action in generation.next_actions(0.0)]
-    assert kinds == ([SendRound] if takes_turns else [SendOrder, SendRound])
+    assert kinds == ([Round] if takes_turns else [Order, Round])
 
 
 def test_a_generation_waits_for_the_draft_only_while_it_drafts() -> None:
     generation = begun()
-    assert [generation.draft_state] == [DraftState.DRAFTING]
     first_token(generation)
     generation.next_actions()
     assert generation.waits_for_draft
     generation.pass_time()
     generation.next_actions()
-    assert [generation.draft_state] == [DraftState.LATE]
     assert not generation.waits_for_draft
 
 

@@ -9,14 +9,13 @@ import pytest
 
 from outrider.core.actions import Commit
 from outrider.core.generation import Generation
-from outrider.core.outcomes import ServiceTime
 from outrider.core.own_draft import OwnDraft
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
-from outrider.messages import Answer, Origin, OwnTokens, Round, Rows, Rule
+from outrider.messages import Answer, Origin, OwnTokens, Round, Rows, Rule, ServiceTime
 from outrider.speculation import Policy, Speculation
 from tests.support.shared_engine import SharedEngine
 from tests.support.simulation import (
@@ -348,7 +347,7 @@ def begun() -> tuple[Generation, Round]:
     """Return a generation whose prompt is read, and the round that lets it be written."""
     its = generation(known=known())
     [first] = rounds(its)
-    its.target_wrote(Answer(first.number, 4, 0, Rows(sampled=[5])), 0.1, ServiceTime(0.02))
+    its.target_wrote(Answer(first.number, 4, 0, Rows([5]), spent=ServiceTime(0.02)), 0.1)
     its.next_actions(0.1)
     return its, first
 
@@ -356,10 +355,10 @@ def begun() -> tuple[Generation, Round]:
 def wrote(
     its: Generation, round_: Round, position: int, ids: Sequence[int], *drafts: Sequence[int]
 ) -> None:
-    own = [OwnTokens(draft, bytes([200] * len(draft))) for draft in drafts]
-    times = [ServiceTime(0.02, draft=0.002)] * len(own)
-    answer = Answer(round_.number, position, 0, Rows(sampled=list(ids)), own)
-    its.target_wrote(answer, 0.3, ServiceTime(0.02 * len(own)), times)
+    each = ServiceTime(0.02, draft=0.002)
+    own = [OwnTokens(draft, bytes([200] * len(draft)), each) for draft in drafts]
+    spent = ServiceTime(0.02 * len(own))
+    its.target_wrote(Answer(round_.number, position, 0, Rows(list(ids)), own, spent), 0.3)
 
 
 def commits(its: Generation) -> list[Commit]:
@@ -368,7 +367,7 @@ def commits(its: Generation) -> list[Commit]:
 
 def test_the_prompts_round_already_says_what_it_is_to_draft():
     [first] = rounds(generation(known=known()))
-    assert first.own_draft_count == 3 and first.gather_ms == 100
+    assert first.own_draft.count == 3 and first.gathers
 
 
 def test_several_decodes_are_one_commit_and_count_as_rounds():

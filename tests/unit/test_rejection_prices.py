@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from outrider.core.control import Control
-from outrider.core.outcomes import Outcome, ServiceTime
+from outrider.core.outcomes import Outcome
 from outrider.core.speculate import control
 from outrider.core.target_costs import TakenBack
 from outrider.costs import CostTable, RejectionCost
-from outrider.messages import Rule
+from outrider.messages import Rule, ServiceTime
 from outrider.speculation import Policy, Speculation
 from tests.support.simulation import Models, Result, Simulation, alone, known_pair
 

@@ -8,12 +8,12 @@ import pytest
 
 from outrider.core.control import CLEARLY, Control
 from outrider.core.forecast import Mode
-from outrider.core.outcomes import UNREPORTED, Outcome, ServiceTime
+from outrider.core.outcomes import Outcome
 from outrider.core.rates import Acceptance, DraftRates, Mean
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
-from outrider.messages import Rule
+from outrider.messages import Rule, ServiceTime
 from outrider.speculation import Policy, Speculation
 from tests.support.thorough import cells
 
@@ -63,7 +63,7 @@ def outcome(**changes: object) -> Outcome:
         "drafted": 0,
         "accepted": 0,
         "committed": 1,
-        "spent": UNREPORTED,
+        "spent": ServiceTime(),
         "draft_busy": False,
         "is_prompt": False,
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.core.outcomes import ServiceTime
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.target_costs import TargetCosts
 from outrider.costs import CostTable, Point
+from outrider.messages import ServiceTime
 from tests.unit.test_speculate import CPU, made, outcome
 
 PADDED = TargetCosts(CostTable([(4, 10.0), (8, 16.0), (12, 20.0)]))
@@ -22,11 +22,6 @@ def test_rows_between_two_points_cost_what_the_next_one_does() -> None:
 
 def test_more_rows_are_never_taken_for_cheaper_than_one() -> None:
     assert TargetCosts(CostTable([(1, 9.0), (4, 6.0)])).plain_share(4, 0) == 1.0
-
-
-def test_what_three_write_is_gathered_for_longer() -> None:
-    one, two, three, eight = (TargetCosts(generation_count=n).gather_ms for n in (1, 2, 3, 8))
-    assert one == two < three == eight
 
 
 # --- between decodes ---

@@ -31,12 +31,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound
+from outrider.core.actions import Action, Commit, End, RollBack
 from outrider.core.plan import Plan
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair
 from outrider.distribution import certain
-from outrider.messages import Form, Frame, Round, Rows, Rule, SessionParameters, Span
+from outrider.messages import Form, Frame, Order, Round, Rows, Rule, SessionParameters, Span
 from outrider.sampling import GREEDY
 from outrider.speculation import Policy, Speculation
 from tests.support.ticking import Ticking
@@ -151,12 +151,12 @@ class Play:
         return [self._read(action) for action in self._known.next_actions()] or ["nothing"]
 
     def _read(self, action: Action) -> str:
-        if isinstance(action, SendOrder):
+        if isinstance(action, Order):
             return self._read_order(action)
-        if isinstance(action, SendRound):
-            self._round = self._rounds[action.round.number] = action.round
-            guesses = f" with {_text(action.round.draft)}" if action.round.draft else ""
-            return f"verify[{action.round.number}] {_span(action.round.prefix)}{guesses}"
+        if isinstance(action, Round):
+            self._round = self._rounds[action.number] = action
+            guesses = f" with {_text(action.draft)}" if action.draft else ""
+            return f"verify[{action.number}] {_span(action.prefix)}{guesses}"
         if isinstance(action, RollBack):
             return f"roll back to {action.token_count}"
         if isinstance(action, Commit):
@@ -167,8 +167,7 @@ class Play:
         assert isinstance(action, End)
         return f"end: {action.reason.value}"
 
-    def _read_order(self, action: SendOrder) -> str:
-        order = action.order
+    def _read_order(self, order: Order) -> str:
         self._order = order.number
         self._expect_line()
         return f"draft[{order.number}] {_span(order.committed)}, until {order.draft_until}"

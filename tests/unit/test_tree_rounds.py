@@ -46,7 +46,7 @@ def test_a_tree_is_read_as_it_was_written() -> None:
 
 def test_a_chain_is_as_compact_as_it_was() -> None:
     chain = Round(1, Span(0, TEXT), [5, 6], Form.SAMPLED)
-    assert not wire_rounds.write_round(chain).round.draft_parents
+    assert not wire_rounds.write_round(chain).round.draft.parents
     assert wire_rounds.read_round(wire_rounds.write_round(chain).round, SIZE).parents == ()
     assert chain.tree == Tree.chain([5, 6])
 
@@ -54,19 +54,19 @@ def test_a_chain_is_as_compact_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"draft_parents": b"\0"}, "1 parents of 5"),
-        ({"draft_parents": b"\0" * 64}, "64 parents of 5"),
-        ({"draft_parents": b"\0\2\1\0\3"}, "node 1 follows node 1"),
-        ({"draft_parents": b"\0\1\1\0\xff"}, "node 4 follows node 254"),
-        ({"draft_token_ids": [5], "draft_parents": b"\0\1\1\0\3\0"}, "twice"),
+        ({"draft": {"parents": b"\0"}}, "1 parents of 5"),
+        ({"draft": {"parents": b"\0" * 64}}, "64 parents of 5"),
+        ({"draft": {"parents": b"\0\2\1\0\3"}}, "node 1 follows node 1"),
+        ({"draft": {"parents": b"\0\1\1\0\xff"}}, "node 4 follows node 254"),
+        ({"draft": {"token_ids": [5], "parents": b"\0\1\1\0\3\0"}}, "twice"),
         ({"row_form": common.ROW_FORM_LOGITS}, "SAMPLED only"),
-        ({"decode_draft_limit": 2}, "without decode_draft_limit"),
+        ({"draft": {"decode_token_limit": 2}}, "without decode_token_limit"),
     ],
 )
 def test_a_tree_that_is_none_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidRequest, match=why) as refused:
         wire_rounds.read_round(message(**changes), SIZE)
-    assert refused.value.field == "draft_parents"
+    assert refused.value.field == "draft.parents"
 
 
 def test_a_tree_with_more_leaves_than_any_target_takes_is_refused() -> None:

@@ -12,12 +12,12 @@ from outrider.core.acceptance import (
     block_verification,
     token_verification,
 )
-from outrider.core.decodes import Decode
-from outrider.core.outcomes import UNREPORTED
+from outrider.core.draft_line import Line
 from outrider.core.plan import Plan
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair
 from outrider.core.target_progress import RoundInFlight
+from outrider.core.verdicts import Decode
 from outrider.distribution import Distribution
 from outrider.messages import (
     NO_OWN_TOKENS,
@@ -26,6 +26,7 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
+    ServiceTime,
     SessionParameters,
     Span,
 )
@@ -68,12 +69,12 @@ def random_rows(rng: np.random.Generator, count: int) -> list[Distribution]:
 
 def asked(draft: list[int], rows: list[Distribution]) -> RoundInFlight:
     round_ = Round(1, Span(0, [1] * LENGTH), draft, Form.DISTRIBUTIONS)
-    return RoundInFlight(round_, LENGTH, (), rows, (), DraftEnd.LENGTH)
+    return RoundInFlight(round_, LENGTH, Line(draft, rows=rows), DraftEnd.LENGTH)
 
 
 def decode_of(draft: list[int], rows: Rows) -> Decode:
     """Return the decode that verified a draft of the round's."""
-    return Decode(draft, NO_OWN_TOKENS, rows, 0.0, UNREPORTED)
+    return Decode(draft, NO_OWN_TOKENS, rows, 0.0, ServiceTime())
 
 
 def judged(seed: int, speculation: Speculation) -> tuple[Verdict, Verdict, Verdict]:

@@ -22,11 +22,13 @@ from outrider.messages import (
     Form,
     Frame,
     Order,
+    OwnDraftOrder,
     OwnTokens,
     Round,
     Rows,
     Rule,
     RunnerUp,
+    ServiceTime,
     SessionParameters,
     Span,
 )
@@ -200,9 +202,9 @@ def test_a_round_comes_in_as_it_went_out(
 
 
 @SETTINGS
-@given(TEXTS, DRAFTS, st.integers(0, 4096), st.integers(0, 64), st.integers(0, 1000))
+@given(TEXTS, DRAFTS, st.integers(1, 4096), st.integers(0, 64), st.integers(0, 255))
 def test_a_round_that_lets_the_target_continue_comes_in_as_it_went_out(
-    text: Span, guesses: list[int], count: int, limit: int, gather: int
+    text: Span, guesses: list[int], count: int, limit: int, stop_below: int
 ) -> None:
     round_ = Round(
         3,
@@ -210,10 +212,9 @@ def test_a_round_that_lets_the_target_continue_comes_in_as_it_went_out(
         guesses,
         Form.SAMPLED,
         continue_count=count,
-        decode_limit=limit,
-        gather_ms=gather,
-        own_draft_count=limit,
-        own_stop_below=gather % 256,
+        decode_limit=limit if guesses else 0,
+        gathers=limit > 9,
+        own_draft=OwnDraftOrder(limit, stop_below),
     )
     assert wire_rounds.read_round(sent(wire_rounds.write_round(round_)).round, SIZE) == round_
 
@@ -225,7 +226,7 @@ def test_an_answer_comes_in_as_it_went_out(
 ) -> None:
     drafted = data.draw(st.integers(0, len(sampled) - 1))
     answer = Answer(number, position, drafted, Rows(sampled))
-    message = sent(wire_rounds.write_answer(answer, 0, wire.write_time(0.0, 0.1, 0.0)))
+    message = sent(wire_rounds.write_answer(answer, 0))
     assert message.HasField("position")
     read = wire_rounds.read_answer(message, SIZE)
     assert (read.round, read.position, read.drafted) == (number, position, drafted)
@@ -239,11 +240,12 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
 ) -> None:
     drafted = 0 if drafts[0] else data.draw(st.integers(0, 3))
     count = drafted + sum(len(draft) + 1 for draft in drafts)
-    owns = [OwnTokens(draft, bytes(len(draft))) for draft in drafts]
-    answer = Answer(1, 7, drafted, Rows([5] * count), owns)
-    times = [wire.write_time(0.0, 0.1, 0.0, own_draft=0.5)] * len(owns)
-    message = sent(wire_rounds.write_answer(answer, 0, times[0], times))
+    spent = ServiceTime(0.1, draft=0.5)
+    owns = [OwnTokens(draft, bytes(len(draft)), spent) for draft in drafts]
+    answer = Answer(1, 7, drafted, Rows([5] * count), owns, spent)
+    message = sent(wire_rounds.write_answer(answer, 0))
     read = wire_rounds.read_answer(message, SIZE)
+    assert read.spent == spent and all(own.spent == spent for own in read.own_drafts)
     assert [list(own.token_ids) for own in read.own_drafts] == drafts
     assert [len(rows) for _, rows in read.decodes] == [
         len(draft) + 1 + (drafted if i == 0 else 0) for i, draft in enumerate(drafts)
@@ -264,7 +266,7 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
 )
 def test_what_asks_too_much_of_a_targets_own_draft_is_refused(field: str, value: int) -> None:
     message = wire_rounds.write_round(Round(1, Span(0, [1]), (), Form.SAMPLED)).round
-    setattr(message, field, value)
+    setattr(message.continuation, field, value)
     with pytest.raises(InvalidRequest, match=field):
         wire_rounds.read_round(message, SIZE)
 
@@ -302,12 +304,31 @@ def test_unset_sampling_fields_take_their_defaults_and_zeros_stay() -> None:
 
 
 def test_time_is_sent_in_whole_microseconds() -> None:
-    assert wire.write_time(0.5, 2e-6, 0.0) == common.ServiceTime(queue_us=500_000, decode_us=2)
+    spent = ServiceTime(2e-6, queue=0.5)
+    assert wire.write_time(spent) == common.ServiceTime(queue_us=500_000, decode_us=2)
 
 
 def test_no_steps_are_not_unknown_steps() -> None:
-    assert not wire.write_time(0.5, 2e-6, 0.0).HasField("step_count")
-    assert wire.write_time(0.5, 2e-6, 0.0, steps=0).HasField("step_count")
+    for steps in (None, 0, 3):
+        assert wire.read_time(wire.write_time(ServiceTime(steps=steps))).steps == steps
+
+
+_MOST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [
+        *({name: -1} for name in ("queue_us", "decode_us", "sample_us", "own_draft_us")),
+        *({name: -(2**31)} for name in ("runner_up_us", "decoded_row_count", "step_count")),
+        {"generating_session_count": -1},
+        {"attended_token_count": -(2**63)},
+        {"step_count": _MOST},
+    ],
+)
+def test_a_time_that_no_service_can_have_taken_is_refused(spent: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequest):
+        wire.read_time(common.ServiceTime(**spent))
 
 
 # what is wrong is refused, by name
@@ -481,20 +502,29 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str, str]] = [
     (read_round, round_with(position=-1), "prefix.position", "not -1"),
     (read_round, round_with(ids=()), "prefix", "at least one token"),
     (read_round, round_with(ids=(SIZE,)), "prefix.token_ids", "outside"),
-    (read_round, round_with(draft_token_ids=[1] * 65), "draft_token_ids", "at most 64"),
-    (read_round, round_with(draft_token_ids=[SIZE]), "draft_token_ids", "outside"),
+    (read_round, round_with(draft={"token_ids": [1] * 65}), "draft.token_ids", "at most 64"),
+    (read_round, round_with(draft={"token_ids": [SIZE]}), "draft.token_ids", "outside"),
     (read_round, round_with(row_form=common.ROW_FORM_UNSPECIFIED), "row_form", "value 0"),
     (read_round, round_with(row_form=9), "row_form", "unknown value 9"),
-    (read_round, round_with(continue_token_count=-1), "continue_token_count", "4096"),
-    (read_round, round_with(continue_token_count=4097), "continue_token_count", "4096"),
+    (read_round, round_with(continuation={"token_count": -1}), "continuation.token_count", "4096"),
     (
         read_round,
-        round_with(continue_token_count=1, row_form=common.ROW_FORM_LOGITS),
-        "continue_token_count",
+        round_with(continuation={"token_count": 4097}),
+        "continuation.token_count",
+        "4096",
+    ),
+    (
+        read_round,
+        round_with(continuation={"token_count": 1}, row_form=common.ROW_FORM_LOGITS),
+        "continuation.token_count",
         "SAMPLED",
     ),
-    (read_round, round_with(decode_draft_limit=-1), "decode_draft_limit", "at least 0"),
-    (read_round, round_with(gather_milliseconds=1001), "gather_milliseconds", "1000"),
+    (
+        read_round,
+        round_with(draft={"decode_token_limit": -1}),
+        "draft.decode_token_limit",
+        "at least 0",
+    ),
     (read_answer, answer_with([5, 6], drafted_token_count=2), "drafted_token_count", "2 of 2"),
     (read_answer, answer_with([5, 6], drafted_token_count=-1), "drafted_token_count", "-1 of 2"),
     (read_answer, answer_with([SIZE]), "token_ids", "outside"),

@@ -13,7 +13,7 @@ from typing import Protocol
 from outrider.client import (
     ControllerView,
     Delta,
-    EngineSeconds,
+    EngineTime,
     Finished,
     GenerateOptions,
     OutriderClient,
@@ -117,7 +117,7 @@ def _forecast_ratio(its: ControllerView) -> float | None:
     return its.forecast_token_rate / its.plain_token_rate if known else None
 
 
-def _after_prompt(spent: EngineSeconds) -> float:
+def _after_prompt(spent: EngineTime) -> float:
     return max(0.0, spent.decode_seconds - spent.prompt_seconds)
 
 

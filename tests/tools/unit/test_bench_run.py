@@ -13,7 +13,7 @@ import pytest
 from outrider.client import (
     ControllerView,
     Delta,
-    EngineSeconds,
+    EngineTime,
     Finished,
     FinishReason,
     GenerateOptions,
@@ -163,8 +163,8 @@ async def test_a_model_that_always_ends_early_is_taken_as_it_is():
 def test_what_a_generation_of_ours_tells_is_kept_without_the_prompt():
     told = replace(
         STATISTICS,
-        target_time=EngineSeconds(decode_seconds=1.0, prompt_seconds=0.25),
-        draft_time=EngineSeconds(decode_seconds=0.25, prompt_seconds=0.5),
+        target_time=EngineTime(decode_seconds=1.0, prompt_seconds=0.25),
+        draft_time=EngineTime(decode_seconds=0.25, prompt_seconds=0.5),
     )
     finished = Finished(FinishReason.TOKEN_LIMIT, told)
     trial = make_trial(7.0, [(0.25, 1), (2.0, 4)], finished)
