@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ import grpc
 from draft_service.servicer import Write
 from draft_service.translations import VocabularyLesson
 from outrider import logs, request_scope, tracing, wire
+from outrider.backoff import Backoff
 from outrider.errors import InvalidConfig, OutriderError, Unauthenticated
 from outrider.rpc.channel import explain_refusal, open_channel, speaks_http_1, why_unreachable
 from outrider.rpc.security import ClientSecurity, Metadata, credentials_of, metadata_of
@@ -24,7 +24,6 @@ from outrider.v1 import draft_registry_service_pb2 as messages
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1.draft_registry_service_pb2_grpc import DraftRegistryServiceStub
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _LASTING = {
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -72,11 +71,11 @@ class Joining:
     async def stay(self, servicer: Joiner) -> None:
         """Join, and join again after any break, until this is cancelled.
 
-        The pauses grow up to 10 s until it joined. Raises InvalidConfig for a refusal that will
+        The pauses grow until it joined. Raises InvalidConfig for a refusal that will
         not go away. One that joined before tries again even then: secrets may be changing.
         """
         logs.event("outrider.draft", "joining", address=self._address)
-        pause, before = _FIRST_PAUSE, ""
+        backoff, before = Backoff(), ""
         try:
             while True:
                 await self._dial_by_new_files()
@@ -89,8 +88,9 @@ class Joining:
                 if membership.joined or why != before:
                     logs.warning("outrider.draft", "not joined", address=self._address, detail=why)
                 before = why
-                pause = _FIRST_PAUSE if membership.joined else min(_LONGEST_PAUSE, 2.0 * pause)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                if membership.joined:
+                    backoff.reset()
+                await asyncio.sleep(backoff.next())
         finally:
             await self._channel.close()
 

@@ -23,10 +23,10 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from orchestrator.link import FIRST_PAUSE, Backoff
 from orchestrator.streams import is_cancelled, is_too_large, model_changed
 from orchestrator.targets import PooledTarget, TargetWatch
-from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
+from outrider.backoff import Backoff
+from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures, Overdue
 from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,
@@ -42,11 +42,14 @@ _OF_THE_ENGINE = ("CountCached", "Embed", "Score", "SearchBeams")
 _RESTARTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """What a call ends with when its target restarts."""
 
-_FAILED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED)
-"""What a call ends with that went wrong at its target, and need not do so again."""
-
-_EARLY_SECONDS = 0.5  # before the deadline: a call that ends with it sooner was ended by its target
-_MOST_EMPTY = 64  # parts of a stream in a row that have nothing in them
+_FAILED = (
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
+"""What a call ends with that went wrong at its target, and need not do so again. So is a deadline
+that only the target has come to."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -209,12 +212,9 @@ class _Attempts:
         self._watch = watch
         self._target: PooledTarget  # of the newest attempt
         self._tried: list[PooledTarget] = []  # that were of no use: others are asked first
-        self._refusals = 0  # by targets that say the caller asks for what cannot be
         self._failures = Failures[PooledTarget]()
-        self._stuck: list[PooledTarget] = []  # whose engine decoded nothing
-        self._why_stuck = ""  # of the newest of them, for people
+        self._stuck: dict[PooledTarget, str] = {}  # whose engine decoded nothing, in words
         self._count = 0  # of what was taken
-        self._empty = 0  # parts with nothing in them, since one that had something
         self._backoff = Backoff()
         self._is_waiting = True  # for the target, and not for who takes what came
 
@@ -222,7 +222,7 @@ class _Attempts:
         """Make the call. Raises PeerUnavailable where no target is left."""
         self._target = target = self._chosen()
         if target in self._stuck:
-            raise PeerUnavailable(self._why_stuck)
+            raise PeerUnavailable(self._stuck[target])
         if target.peer.closed:
             raise PeerUnavailable(target.peer.detail)
         self._watch.wait.note_word()
@@ -263,23 +263,16 @@ class _Attempts:
     async def _give_up(self, call: Any) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            target, watch = self._target, self._watch
-            watch.look(self._is_waiting)
-            is_of_engine = self._method in _OF_THE_ENGINE
-            if is_of_engine and (reason := watch.why_stuck(target)):
-                target.note_failure(reason)
-                self._stuck.append(target)
-                self._why_stuck = reason
+            self._watch.look(self._is_waiting)
+            why = self._watch.overdue(self._target)
+            if why is None:
+                continue
+            if why is Overdue.STUCK:
+                self._stuck[self._target] = self._watch.why
+            self._leave()
+            if why is Overdue.STUCK or self._another():
                 call.cancel()
                 return
-            if watch.why_late(target, is_of_engine) and self._leave_late():
-                call.cancel()
-                return
-
-    def _leave_late(self) -> bool:
-        """Return whether another target is asked, with twice the time."""
-        self._leave()
-        return self._another()
 
     @contextmanager
     def taken(self, count: int) -> Iterator[None]:
@@ -291,11 +284,9 @@ class _Attempts:
             self._is_waiting = True
 
     def note_word(self, count: int) -> None:
-        """The target sent a part with so much in it. Raises InvalidRequest for one of too many."""
-        self._empty = 0 if count else self._empty + 1
-        if self._empty > _MOST_EMPTY:
-            raise InvalidRequest(self._method, f"{self._empty} parts have nothing in them")
-        self._watch.wait.note_word()
+        """The target sent a part with so much in it; one with nothing in it says nothing."""
+        if count:
+            self._watch.wait.note_word()
 
     def note_answered(self) -> None:
         """The call came to its end."""
@@ -312,7 +303,6 @@ class _Attempts:
 
     async def recover_from_nonsense(self, fault: InvalidRequest) -> None:
         """Return when another target may be asked, or this one again; else raise DecodeFailed."""
-        self._empty = 0
         its = f"answers {self._method} with what cannot be read: {fault}"
         self._target.note_failure(f"it {its}")
         is_enough = self._note_failure()
@@ -325,7 +315,10 @@ class _Attempts:
     async def recover(self, error: grpc.aio.AioRpcError) -> None:
         """Return when a call that failed may be made again; else raise what it failed with."""
         if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-            self._believe_refusal(error)
+            # What one target refuses another one may take: of another build, say.
+            if self._note_failure() or not self._leave():
+                field, _, message = (error.details() or "").partition(": ")
+                raise InvalidRequest(field, message or "refused") from None
             return
         if is_too_large(error.code(), error.details() or ""):
             its = InvalidRequest(self._method, "the answer is larger than a message may be")
@@ -338,21 +331,16 @@ class _Attempts:
         if not self._may_try_again(error):
             raise model_changed(error.trailing_metadata()) or lost from None
         self._leave()
-        await asyncio.sleep(min(self._pause(error), self._left))
+        pause = self._backoff.next()
+        if _is_busy(error):
+            self._target.note_busy(pause)
+        await asyncio.sleep(min(pause, self._left))
         if not await self._wait(self._left) and not self._target.peer.closed:
             raise lost
 
-    def _believe_refusal(self, error: grpc.aio.AioRpcError) -> None:
-        """Raise InvalidRequest, once another target says so too; without another one, at once."""
-        self._refusals += 1
-        if not self._leave() or self._refusals > 1:
-            field, _, message = (error.details() or "").partition(": ")
-            raise InvalidRequest(field, message or "refused") from None
-
     def _is_over(self, error: grpc.aio.AioRpcError) -> bool:
         """Return whether a call ended with its deadline, by this side's clock."""
-        is_said = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        return is_said and self._left < _EARLY_SECONDS
+        return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not self._left
 
     def _may_try_again(self, error: grpc.aio.AioRpcError) -> bool:
         code = error.code()
@@ -365,16 +353,6 @@ class _Attempts:
         other = self._choose([self._target], self._stuck)
         # What is refused is refused again, unless another target takes it.
         return code in _FAILED or (other is not self._target and other.is_usable)
-
-    def _pause(self, error: grpc.aio.AioRpcError) -> float:
-        """Return the seconds until the next attempt."""
-        if error.code() in _RESTARTED:
-            # Its state is seen a moment late: without the pause this would not wait at all.
-            return FIRST_PAUSE
-        pause = self._backoff.next()
-        if _is_busy(error):
-            self._target.note_busy(pause)
-        return pause
 
     @property
     def _left(self) -> float:

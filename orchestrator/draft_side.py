@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.attempts import Attempts
 from orchestrator.event_queue import EventQueue
 from orchestrator.leases import Lease
-from orchestrator.link import FIRST_PAUSE, Backoff, Link
+from orchestrator.link import Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted, Peer
@@ -24,6 +24,7 @@ from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
 from outrider import wire, wire_drafts
+from outrider.backoff import FIRST_PAUSE, Backoff
 from outrider.core.acceptance import drew_as_keyed
 from outrider.core.allowance import OrderAllowance
 from outrider.core.generation import Generation
@@ -99,7 +100,9 @@ class DraftSide:
     def _open_besides(self, *others: Peer) -> bool:
         """Open a stream to the best usable draft that is none of the others, if there is one."""
         target, opening, text = self._target(), self._opening, self._generation.committed
-        self._lease = lease = self._pool.lease(opening.rule, target, others, text, opening.salt)
+        self._lease = lease = self._pool.lease_draft(
+            opening.rule, target, others, text, opening.salt
+        )
         if lease is None:
             return False
         draft, control = lease.leased, self._generation.plan.control

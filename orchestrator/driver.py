@@ -10,26 +10,34 @@ from functools import partial
 from orchestrator.attempts import Attempts
 from orchestrator.draft_side import DraftSide
 from orchestrator.event_queue import EventQueue
-from orchestrator.link import FIRST_PAUSE, SHORT_SECONDS, Backoff, Link
+from orchestrator.leases import Lease
+from orchestrator.link import SHORT_SECONDS, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.peers import Peer
-from orchestrator.pool import Pool, Stay
+from orchestrator.pool import Pool
 from orchestrator.sent_rounds import SentRounds
 from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget, TargetWatch
 from orchestrator.timings import Timings
 from outrider import wire_rounds
+from outrider.backoff import FIRST_PAUSE, Backoff
 from outrider.core.actions import Action, Commit, End, RollBack, Wake
 from outrider.core.allowance import RoundAllowance
 from outrider.core.generation import Generation
-from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
+from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures, Overdue
 from outrider.core.target_costs import Pair
-from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
+from outrider.errors import (
+    DeadlinePassed,
+    DecodeFailed,
+    InvalidRequest,
+    OutriderError,
+    PeerUnavailable,
+)
 from outrider.messages import Answer, Order, Round, SessionParameters
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
-_MOST_BUSY_SECONDS = 10.0  # at most, however much longer a target without room asks for
+_MOST_BUSY_SECONDS = 10.0  # s; at most, however much longer a target without room asks for
 _MOST_BUSY = 3  # answers in a row that there is no room, before a text that has begun moves
 
 
@@ -51,13 +59,13 @@ class Driver:
         self._deadline = deadline
         self._events = EventQueue[Commit | End](self._act)
         self._attempts = Attempts(self._opening, self._events, self._read_target, self._lose_target)
-        self._stay: Stay | None = None  # at the target of the newest stream, until it is lost
+        # Of the target of the newest stream, until it is lost.
+        self._lease: Lease[PooledTarget] | None = None
         self._is_at_first = True  # target: nothing was read at another one before
         self._watch = TargetWatch(generation.plan.target_seconds)
         self._backoff = Backoff()
         self._failures = Failures[PooledTarget]()
         self._allowance = RoundAllowance()  # of the stream
-        self._refusals = 0  # of the text, each by a target that blamed who asks for it
         self._busy_number = 0  # of the newest round for which a target had no room
         self._busy_count = 0  # of those since the text grew
         form, vocabulary = generation.plan.form, self._opening.vocabulary
@@ -133,8 +141,8 @@ class Driver:
 
     def _sessions(self, round_: int, order: int) -> Iterator[tuple[Link, Peer, int]]:
         """Yield each stream that is open, whose it is, and the newest number sent on it."""
-        if self._link is not None and self._stay is not None:
-            yield self._link, self._stay.target.peer, round_
+        if self._link is not None and self._lease is not None:
+            yield self._link, self._lease.leased.peer, round_
         if self._draft.link is not None and self._draft.leased is not None:
             yield self._draft.link, self._draft.leased.peer, order
 
@@ -152,18 +160,20 @@ class Driver:
     def _open_target_besides(self, *others: PooledTarget) -> bool:
         """Open a stream to the best usable target that is none of the others, if there is one."""
         generation = self._generation
-        self._stay = stay = self._pool.stay(generation.committed, self._opening, others)
-        if stay is None:
+        text = generation.committed
+        self._lease = lease = self._pool.lease_target(text, self._opening, others)
+        if lease is None:
             return False
-        self._learn_at(stay.target)
+        target = lease.leased
+        self._learn_at(target)
         self._sent.forget()
         self._allowance = RoundAllowance()
         opening = self._attempts.next_opening()
         with self.timings.traced():
-            self._attempts.begin(opening, stay.target.peer.open(opening))
+            self._attempts.begin(opening, target.peer.open(opening))
         if not self._is_at_first:  # nobody reports what it takes to read the text again
-            self._events.after(stay.read_seconds, stay.forget_unread)
-        generation.target_opened(stay.target.costs.continues)
+            self._events.after(lease.unread_count * target.read_seconds, lease.note_read)
+        generation.target_opened(target.costs.continues)
         return True
 
     def _learn_at(self, target: PooledTarget) -> None:
@@ -174,7 +184,7 @@ class Driver:
 
     def _current_target(self) -> PooledTarget:
         """Return where the text is written, or before that what stands for all targets."""
-        return self._stay.target if self._stay is not None else self._pool.standing
+        return self._lease.leased if self._lease is not None else self._pool.standing
 
     def _pair_at(self, target: PooledTarget) -> Pair:
         """Return what is known of a target and the draft in use, or the one that would be."""
@@ -183,75 +193,73 @@ class Driver:
 
     def _lose_target(self, link: Link, lost: StreamLost) -> None:
         """Continue at another target, or at the same one unless it would refuse again."""
-        if link is not self._link or self._stay is None:
+        if link is not self._link or self._lease is None:
             return
-        target = self._stay.target
+        target = self._lease.leased
         if lost.refuses_trees and target.costs.tree_leaves:
             target.costs.tree_leaves = 0
-        elif lost.refusal is None and (lost.final or lost.failed):
-            what = "refused" if lost.final else "failed"
-            self._fail_over(f"the target {what} the session: {lost}")
-            return
         elif lost.refusal is not None and lost.final:
-            self._refusals += not lost.is_changed
-            # What a second target refuses is refused; one with another model says nothing of it.
-            may = self._pool.has_another(self._opening.model, [target])
-            if not may or self._refusals > 1:
-                self._events.fail(lost.refusal)
-                return
+            self._fail_over(lost.refusal, is_asked_again=False)
+            return
+        elif lost.final or lost.failed:
+            what = "refused" if lost.final else "failed"
+            self._eject(f"the target {what} the session: {lost}")
+            return
         elif target.peer.ready:  # else it is known to be away
-            target.note_failure("it lost texts twice", is_loss=True)
+            target.note_failure(f"it lost a text: {lost}")
         self._replace_target()
 
     def _replace_target(self) -> None:
         """Continue at another target at once; at the lost one, or a third, only after a while."""
-        assert self._stay is not None
-        lost = self._stay.target
-        self._end_stay()
+        assert self._lease is not None
+        lost = self._lease.leased
+        self._end_lease()
         self._generation.target_lost()
         is_first = not self._backoff.tries
         pause = self._backoff.next()
         if self._pool.is_single or not (is_first and self._open_target_besides(lost)):
             self._events.after(pause, self._open_target)
 
-    def _fail_over(
-        self,
-        fault: str,
-        error: type[DecodeFailed | PeerUnavailable] = DecodeFailed,
-        is_last: bool = False,
-    ) -> None:
-        """Continue elsewhere after what a target did; a few times there too, unless `is_last`."""
-        assert self._stay is not None
-        target = self._stay.target
-        target.note_failure(fault)
+    def _eject(self, fault: str) -> None:
+        """Continue elsewhere after what no target should do."""
+        assert self._lease is not None
+        self._lease.leased.note_failure(fault)
+        self._fail_over(DecodeFailed(fault))
+
+    def _fail_over(self, error: OutriderError, is_asked_again: bool = True) -> None:
+        """Continue at another target, or at this one once more where that may help.
+
+        The text ends with `error` where nobody is left to ask, or enough failed without a token.
+        """
+        assert self._lease is not None
+        target = self._lease.leased
         self._attempts.close()
-        self._end_stay()
+        self._end_lease()
         self._generation.target_lost()
         count = self._failures.note(target, len(self._generation.committed))
-        if self._open_target_besides(*self._failures.targets):
+        failed = self._failures.targets
+        if self._open_target_besides(*failed):
             return
-        if is_last or count >= MOST_FAILURES:
-            self._events.fail(error(fault))
-        else:
+        may_help = is_asked_again or self._pool.has_another(self._opening.model, failed)
+        if may_help and count < MOST_FAILURES:
             self._events.after(self._backoff.next(), self._open_target)
+        else:
+            self._events.fail(error)
 
     def _look_at_target(self) -> None:
         """See for how long the target has left a round unanswered; look again."""
         self._events.after(LOOK_SECONDS, self._look_at_target)
-        stay, watch, length = self._stay, self._watch, len(self._generation.committed)
+        lease, watch, length = self._lease, self._watch, len(self._generation.committed)
         watch.look(self._generation.waits_for_target)
-        if stay is None or self._link is None:
+        if lease is None or self._link is None:
             return
-        if reason := watch.why_stuck(stay.target, length):
-            watch.wait.end()
-            self._fail_over(reason, PeerUnavailable, is_last=True)
-        elif reason := watch.why_late(stay.target, length=length):
-            self._fail_over(reason, PeerUnavailable)
+        if why := watch.overdue(lease.leased, length):
+            self._fail_over(PeerUnavailable(watch.why), is_asked_again=why is Overdue.LATE)
 
     def _note_busy(self, seconds: float) -> bool:
         """The target has no room for so long; return whether the text continues at another one."""
-        assert self._stay is not None
-        target = self._stay.target
+        assert self._lease is not None
+        target = self._lease.leased
         target.note_busy(seconds)
         self._busy_count += 1
         has_begun = self._generation.counts.rounds > 0
@@ -264,13 +272,13 @@ class Driver:
         self._replace_target()
         return True
 
-    def _end_stay(self) -> None:
+    def _end_lease(self) -> None:
         """Give the target back, with what is known of the text that it holds."""
-        stay, self._stay = self._stay, None
-        if stay is None:
+        lease, self._lease = self._lease, None
+        if lease is None:
             return
         self._is_at_first = False
-        self._pool.end_stay(stay, self._generation.committed, self._opening.salt)
+        self._pool.end(lease, self._generation.committed, self._opening.salt)
 
     # --- in ---
 
@@ -281,14 +289,14 @@ class Driver:
             self._allowance.take_message()
             is_news = self._take(message)
         except InvalidRequest as error:
-            self._fail_over(f"the target sent what cannot be: {error}")
+            self._eject(f"the target sent what cannot be: {error}")
             return
         if link is None or link.is_closed or link is not self._link:
             return  # the text continues elsewhere
         if len(generation.committed) > length:
             self._allowance.note_progress()
-            if self._stay is not None:
-                self._stay.target.health.note_success()
+            if self._lease is not None:
+                self._lease.leased.health.note_success()
             self._watch.note_answer()
             self._backoff.reset()
             self._busy_count = 0
@@ -320,10 +328,10 @@ class Driver:
     def _ask_again(self, number: int, is_lost: bool = True) -> None:
         """Ask once more for a round of which the target has brought nothing."""
         try:
-            if self._generation.target_busy(number) and is_lost and self._stay is not None:
+            if self._generation.target_busy(number) and is_lost and self._lease is not None:
                 self._allowance.take_lost()
         except InvalidRequest as error:
-            self._fail_over(f"the target sent what cannot be: {error}")
+            self._eject(f"the target sent what cannot be: {error}")
 
     def _take_busy(self, number: int, seconds: float) -> bool:
         """The target has no room; return whether that is new of a round that it was sent."""
@@ -367,10 +375,10 @@ class Driver:
             cached = message.cached_token_count
             within("cached_token_count", cached, 0, len(self._generation.committed))
             self._generation.target_cached(cached)
-        if first is not None and self._stay is not None and self._is_at_first:
+        if first is not None and self._lease is not None and self._is_at_first:
             plan, cached = self._generation.plan, self._generation.counts.cached
             seconds = self.timings.prompt - first.spent.queue
-            self._stay.note_read(len(plan.prompt), cached, seconds)
+            self._lease.leased.note_read(self._lease, len(plan.prompt), cached, seconds)
 
     # --- time, and the end ---
 
@@ -395,7 +403,7 @@ class Driver:
     def _close(self) -> None:
         self._events.close()
         self._attempts.close()
-        self._end_stay()
+        self._end_lease()
         self._draft.close()
 
     @property

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from orchestrator.chat.sandbox import MAX_SOURCE
 from orchestrator.paired_drafts import DraftRecord, PairedDraft
 from orchestrator.peers import (
-    DRAFT_BYTES,
+    CALL_SECONDS,
+    DESCRIBE_SECONDS,
+    VOCABULARY_BYTES,
+    VOCABULARY_SECONDS,
     Hosted,
     Peer,
     check_description,
@@ -26,8 +27,9 @@ from orchestrator.peers import (
 )
 from orchestrator.pool import Pool
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
-from orchestrator.streams import StreamLost, begin_session
-from outrider import handshake, logs, request_scope, wire
+from orchestrator.streams import MOST_REASON, JoinedStream, Requests, StreamLost, Write
+from outrider import handshake, logs, wire
+from outrider.backoff import LONGEST_PAUSE
 from outrider.errors import (
     DeadlinePassed,
     Draining,
@@ -49,152 +51,31 @@ from outrider.vocabulary_pieces import PeerVocabulary, VocabularyReader, lesson
 MOST_JOINED = 64
 """Drafts that joined, or are about to; more get RESOURCE_EXHAUSTED."""
 
-_VOCABULARY_BYTES = 16 << 20
 _DESCRIPTION_BYTES = 64 << 10  # all that joined are in one answer of GetStatus
-_ANNOUNCE_SECONDS = 60.0
-_DESCRIBE_SECONDS = 5.0  # between two looks at how far away a draft is
-_RETRY_SECONDS = 10.0
-_TICKET_SECONDS = 10.0
 _MOST_WAITING = 256  # messages to one draft; one that reads none is invited no more
-_MOST_UNREAD = 64  # of a session, before no more are received
-_MOST_REASON = 1024
 
 _NO_REFUSALS = (Draining, PeerUnavailable, SessionTaken)
 """The orchestrator stops, its target is away, the same draft joined once more."""
 
-Requests = AsyncIterator[Any]
-Write = Callable[[Any], Awaitable[None]]
-
-
-class JoinedStream:
-    """A session's stream to a draft that joined: it is invited, and attends by a call of its own.
-
-    The invitation carries the first order, so that drafting starts as soon as with a draft that
-    was dialled.
-    """
-
-    def __init__(
-        self,
-        opening: SessionParameters,
-        invite: Callable[[JoinedStream, messages.SessionInvitation], None],
-        address: str = "",
-    ) -> None:
-        self.byte_count = 0
-        self._span = begin_session("draft", address, opening)
-        self._opening: common.OpenSession | None = wire.write_opening(opening)  # until it is sent
-        self._invite = invite
-        # What came and was not read yet; last, how the stream ended.
-        self._inbox: asyncio.Queue[draft_messages.DraftResponse | StreamLost] = asyncio.Queue()
-        self._room = asyncio.Semaphore(_MOST_UNREAD)  # for messages in `_inbox`
-        self._outbox: asyncio.Queue[messages.AttendResponse] = asyncio.Queue(_MOST_UNREAD)
-        self._over = asyncio.Event()  # set once; nothing is received or sent after it
-
-    # --- for the generation ---
-
-    async def write(self, message: draft_messages.DraftRequest) -> None:
-        """Send a message, the first one with the invitation. Raises StreamLost."""
-        self.byte_count += message.ByteSize()
-        if self._opening is not None:
-            opening, self._opening = self._opening, None
-            invitation = messages.SessionInvitation(
-                open=opening,
-                order=message.order,
-                metadata=dict(request_scope.carried(self._span.trace_parent)),
-            )
-            self._invite(self, invitation)
-        else:
-            await self._outbox.put(messages.AttendResponse(order=message.order))
-
-    async def __aiter__(self) -> AsyncIterator[draft_messages.DraftResponse]:
-        """Yield messages until the stream is lost, then raise StreamLost."""
-        while True:
-            item = await self._inbox.get()
-            if isinstance(item, StreamLost):
-                raise item
-            self._room.release()
-            self.byte_count += item.ByteSize()
-            yield item
-
-    def cancel(self) -> None:
-        """End the stream; the draft stops its work and keeps the cache as evictable."""
-        self.lose(StreamLost.gone("the session was closed"), is_wanted=True)
-
-    # --- for the draft ---
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is received or sent any more."""
-        return self._over.is_set()
-
-    def lose(self, lost: StreamLost, is_wanted: bool = False) -> None:
-        """End the stream, if it is not over."""
-        if not self._over.is_set():
-            self._over.set()
-            self._span.end(error="" if is_wanted else lost.code.name)
-            self._inbox.put_nowait(lost)
-
-    async def serve(self, requests: Requests, write: Write) -> None:
-        """Carry messages both ways until either side ends the session."""
-        try:
-            await first_of(self._receive(requests), self._send(write), self._over.wait())
-        finally:
-            self.lose(StreamLost.gone("the draft left the session"))
-
-    async def _receive(self, requests: Requests) -> None:
-        async for request in requests:
-            kind = request.WhichOneof("message")
-            if kind == "failure":
-                failure = request.failure
-                self.lose(StreamLost.reported(failure.code, failure.message[:_MOST_REASON]))
-                return
-            if kind != "response" or request.ByteSize() > DRAFT_BYTES:
-                self.lose(StreamLost.unreadable())
-                return
-            await self._room.acquire()
-            self._inbox.put_nowait(request.response)
-
-    async def _send(self, write: Write) -> None:
-        while True:
-            await write(await self._outbox.get())
-
-
-@dataclass(slots=True)
-class Attempt:
-    """How far a draft came that is about to join."""
-
-    model_name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """What a draft says of itself before it joins."""
-
-    process_id: bytes  # the same whenever this process joins
-    hosted: Hosted  # without its chat template
-    chat_template: str
-    round_trip: float
-
 
 class JoinedPeer(Peer):
-    """A draft that joined, for as long as its Join call lasts."""
+    """A draft that joins, or has joined, for as long as its Join call lasts."""
 
-    hosted: Hosted
+    has_joined = True
 
-    def __init__(self, address: str, announced: Announcement, tickets: Tickets) -> None:
-        super().__init__("draft", address, PeerState.READY)
-        self.process_id = announced.process_id
-        self.hosted = announced.hosted
-        self.round_trip = announced.round_trip
-        self._chat_template = announced.chat_template
+    def __init__(self, address: str, tickets: Tickets) -> None:
+        super().__init__("draft", address, PeerState.CONNECTING, "the draft joins")
+        self.process_id = b""  # the same whenever this process joins
+        self._chat_template = ""
         self._tickets = tickets
         self._asked = 0.0  # when the description was asked for that did not come yet; 0: none is
         self._outbox: asyncio.Queue[messages.JoinResponse] = asyncio.Queue(_MOST_WAITING)
         self._sessions: set[JoinedStream] = set()  # invited, and not over as far as is known
         self._learned: asyncio.Future[draft_messages.LearnVocabularyResponse] | None = None
-        self._dismissed = asyncio.Event()
-        self._reason: OutriderError | None = None  # why it was dismissed
+        # Set once it was dismissed, with the reason.
+        self._dismissed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_described: Callable[[], None] = lambda: None
-        """Called when it knows other vocabularies than before."""
+        """Called when it describes itself otherwise than before."""
 
     @property
     def chat_template(self) -> str:
@@ -204,7 +85,7 @@ class JoinedPeer(Peer):
     @property
     def is_welcome(self) -> bool:
         """Whether it was not dismissed."""
-        return self._reason is None
+        return not self._dismissed.done()
 
     def open(self, opening: SessionParameters) -> JoinedStream:
         """Return a new stream of a session; it is lost at once if the draft left."""
@@ -236,20 +117,47 @@ class JoinedPeer(Peer):
             raise PeerUnavailable(self.detail)
         learned: asyncio.Future[draft_messages.LearnVocabularyResponse]
         self._learned = learned = asyncio.get_running_loop().create_future()
-        async with _limit(_ANNOUNCE_SECONDS, "the draft did not learn the vocabulary in time"):
+        async with _limit(VOCABULARY_SECONDS, "the draft did not learn the vocabulary in time"):
             for each in lesson(key, target.model.vocabulary, target.vocabulary):
                 await self._outbox.put(messages.JoinResponse(learn_vocabulary=each))
             return await learned
 
     def dismiss(self, reason: OutriderError) -> None:
         """End its Join call with this reason."""
-        self._reason = reason
-        self._dismissed.set()
+        if not self._dismissed.done():
+            self._dismissed.set_exception(reason)
+            self._dismissed.exception()  # the call may be over
+
+    async def announce(self, requests: Requests, write: Write, target: Hosted) -> None:
+        """Have it describe itself. Raises VocabularyMismatch, InvalidRequest, DeadlinePassed."""
+        async with _limit(VOCABULARY_SECONDS, "the draft did not describe itself in time"):
+            begin = time.perf_counter()
+            await write(_GET_MODEL)
+            answer = await _read_answer(requests, "model")
+            self.round_trip = time.perf_counter() - begin
+            self.process_id = wire.read_session_id(answer.process_id)
+            self.hosted = Hosted(self._read_description(answer.model), target.vocabulary)
+            if _needs_names(target.model, self.hosted.model):
+                await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
+                count = self.hosted.model.vocabulary.token_count
+                vocabulary = await _read_vocabulary(requests, count)
+                self.hosted = Hosted(self.hosted.model, vocabulary)
+        self.state, self.detail = PeerState.READY, ""
+
+    def _read_description(self, model: common.GetModelResponse) -> common.GetModelResponse:
+        """Return the model without its chat template, which is not used if it is too long."""
+        check_description("draft", model)
+        template = model.chat_template
+        self._chat_template = template if len(template) <= MAX_SOURCE else ""
+        model.ClearField("chat_template")
+        if model.ByteSize() > _DESCRIPTION_BYTES:
+            raise InvalidRequest("model", f"{model.ByteSize()} bytes, at most {_DESCRIPTION_BYTES}")
+        return model
 
     async def serve(self, requests: Requests, write: Write) -> None:
         """Talk to the draft until it leaves, is dismissed or breaks the protocol."""
         try:
-            if self._reason is None:
+            if self.is_welcome:
                 await write(messages.JoinResponse(joined=messages.DraftJoined()))
             await first_of(
                 self._until_dismissed(),
@@ -261,9 +169,7 @@ class JoinedPeer(Peer):
             self._leave()
 
     async def _until_dismissed(self) -> None:
-        await self._dismissed.wait()
-        assert self._reason is not None
-        raise self._reason
+        await asyncio.shield(self._dismissed)
 
     async def _receive(self, requests: Requests) -> None:
         async for request in requests:
@@ -274,13 +180,9 @@ class JoinedPeer(Peer):
                 continue
             if kind != "model" or not self._asked:
                 raise InvalidRequest("answer", "nobody asked for it")
-            before, (model, _) = self.hosted.model, _read_description(request)
-            if (model.identity, model.vocabulary) != (before.identity, before.vocabulary):
-                raise InvalidRequest("model", "is another one than the one that joined")
             self.round_trip = time.perf_counter() - self._asked
             self._asked = 0.0
-            self.hosted = Hosted(model, self.hosted.vocabulary)
-            if before.known_vocabulary_keys != model.known_vocabulary_keys:
+            if self.refresh(self._read_description(request.model)):
                 self.on_described()
 
     async def _send(self, write: Write) -> None:
@@ -289,7 +191,7 @@ class JoinedPeer(Peer):
 
     async def _ask_again(self) -> None:
         while True:
-            await asyncio.sleep(_DESCRIBE_SECONDS)
+            await asyncio.sleep(DESCRIBE_SECONDS)
             if not self._asked and not self._outbox.full():
                 self._asked = time.perf_counter()
                 self._outbox.put_nowait(_GET_MODEL)
@@ -313,7 +215,7 @@ def _resolve(
         learned.set_result(answer.learned)
         return
     failure = answer.not_learned
-    why = failure.message[:_MOST_REASON]
+    why = failure.message[:MOST_REASON]
     error = InvalidRequest("vocabulary", why) if is_refusal(failure.code) else PeerUnavailable(why)
     learned.set_exception(error)
     learned.exception()  # the one that waited may have been cancelled
@@ -332,7 +234,7 @@ class Tickets:
         """Return a new ticket; a stream whose ticket nobody shows in time is lost."""
         ticket = secrets.token_bytes(wire.SESSION_ID_BYTES)
         self._streams[ticket] = stream
-        asyncio.get_running_loop().call_later(_TICKET_SECONDS, self._expire, ticket)
+        asyncio.get_running_loop().call_later(CALL_SECONDS, self._expire, ticket)
         return ticket
 
     def redeem(self, ticket: bytes) -> JoinedStream:
@@ -351,39 +253,33 @@ class Tickets:
 class DraftRegistry:
     """The drafts that joined an orchestrator, and the calls by which they do."""
 
-    def __init__(self, trusts_drafts: bool, target_seconds: float) -> None:
+    def __init__(self, pool: Pool, trusts_drafts: bool, target_seconds: float) -> None:
+        self._pool = pool  # whose targets they draft for
         self._trusts_drafts = trusts_drafts
         self._target_seconds = target_seconds  # that a draft waits for a target to compare with
         self._tickets = Tickets()
         self._places = MOST_JOINED  # that are free
-        self._pool: Pool | None = None  # whose target they draft for
-        self._drafts: dict[JoinedPeer, PairedDraft] = {}  # that joined, as they stand in `_pool`
         self._left: dict[bytes, DraftRecord] = {}  # by process id; of the latest ones that left
         self._refused = RefusedDrafts()
+        pool.accepts_drafts = True
 
     def refused(self) -> list[Refusal]:
         """Return the drafts that were sent away lately, the latest first."""
         return list(self._refused.latest(time.monotonic()))
 
-    def use(self, pool: Pool) -> None:
-        """Let the drafts draft for another pair; those that do not fit it are dismissed."""
-        self._pool = pool
-        pool.accepts_drafts = True
-        for draft in self._drafts:
-            self._add(draft, DraftRecord())
-
     def dismiss(self, reason: OutriderError) -> None:
         """Dismiss every draft."""
-        for draft in self._drafts:
-            draft.dismiss(reason)
+        for draft in self._pool.drafts:
+            if isinstance(draft.peer, JoinedPeer):
+                draft.peer.dismiss(reason)
 
     async def join(self, requests: Requests, write: Write, address: str) -> None:
         """Serve a Join call: until the draft leaves, or is refused or dismissed with a reason."""
-        attempt = Attempt()
+        draft = JoinedPeer(address, self._tickets)
         try:
             with self._place():
-                announced = await self._announced(requests, write, attempt)
-                draft = JoinedPeer(address, announced, self._tickets)
+                target = await self._pool.wait_for_model(self._target_seconds)
+                await draft.announce(requests, write, target)
                 with self._joined(draft):
                     await draft.serve(requests, write)
         except OutriderError as error:
@@ -391,12 +287,13 @@ class DraftRegistry:
                 "outrider.orchestrator", "draft sent away", address=address, detail=str(error)
             )
             if not isinstance(error, _NO_REFUSALS):
-                self._refused.note(address, attempt.model_name, str(error), time.monotonic())
+                name = draft.model.model_name if draft.model is not None else ""
+                self._refused.note(address, name, str(error), time.monotonic())
             raise
 
     async def attend(self, requests: Requests, write: Write) -> None:
         """Serve an Attend call."""
-        async with _limit(_TICKET_SECONDS, "the ticket did not come in time"):
+        async with _limit(CALL_SECONDS, "the ticket did not come in time"):
             first = await anext(requests, None)
         if first is None or first.WhichOneof("message") != "ticket":
             raise InvalidRequest("message", "the first one must name the ticket")
@@ -405,7 +302,7 @@ class DraftRegistry:
     @contextmanager
     def _place(self) -> Iterator[None]:
         if not self._places:
-            raise EngineBusy(f"{MOST_JOINED} drafts joined already", _RETRY_SECONDS)
+            raise EngineBusy(f"{MOST_JOINED} drafts joined already", LONGEST_PAUSE)
         self._places -= 1
         try:
             yield
@@ -414,45 +311,31 @@ class DraftRegistry:
 
     @contextmanager
     def _joined(self, draft: JoinedPeer) -> Iterator[None]:
-        fields = {"address": draft.address, "model": draft.hosted.model.model_name}
+        assert draft.model is not None
+        fields = {"address": draft.address, "model": draft.model.model_name}
         logs.event("outrider.orchestrator", "draft joined", **fields)
-        self._add(draft, self._record(draft.process_id))
+        record, insists = self._record(draft.process_id), self._pool.same_vocabulary
+        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, record, insists)
+        draft.on_described = partial(self._pool.check_draft, paired)
+        self._pool.add(paired)
         if draft.is_welcome:
-            self._refused.forget(draft.address, fields["model"])
+            self._refused.forget(draft.address)
         try:
             yield
         finally:
-            assert self._pool is not None
-            left = self._drafts.pop(draft)
-            self._pool.remove(left)
-            self._left[draft.process_id] = left.record
+            self._pool.remove(paired)
+            self._left[draft.process_id] = record
             if len(self._left) > MOST_JOINED:
                 del self._left[next(iter(self._left))]
             logs.event("outrider.orchestrator", "draft left", **fields)
 
     def _record(self, process_id: bytes) -> DraftRecord:
         """Return what was learned of a process that joined before, and end what it left open."""
-        for draft, paired in self._drafts.items():
-            if draft.process_id == process_id:
-                draft.dismiss(SessionTaken("the draft joined again"))
-                return paired.record
+        for draft in self._pool.drafts:
+            if isinstance(draft.peer, JoinedPeer) and draft.peer.process_id == process_id:
+                draft.peer.dismiss(SessionTaken("the draft joined again"))
+                return draft.record
         return self._left.pop(process_id, DraftRecord())
-
-    def _add(self, draft: JoinedPeer, record: DraftRecord) -> None:
-        """Let a draft draft for the pair, which dismisses it if it does not fit."""
-        assert self._pool is not None
-        insists = self._pool.same_vocabulary
-        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, record, insists)
-        self._drafts[draft] = paired
-        draft.on_described = partial(self._pool.check_draft, paired)
-        self._pool.add(paired)
-
-    async def _announced(self, requests: Requests, write: Write, attempt: Attempt) -> Announcement:
-        """Return what a draft says of itself, once there is a target to compare with."""
-        assert self._pool is not None
-        target = await self._pool.wait_for_model(self._target_seconds)
-        async with _limit(_ANNOUNCE_SECONDS, "the draft did not describe itself in time"):
-            return await _read_announcement(requests, write, target, attempt)
 
 
 @asynccontextmanager
@@ -465,24 +348,6 @@ async def _limit(seconds: float, message: str) -> AsyncIterator[None]:
         raise DeadlinePassed(message) from None
 
 
-async def _read_announcement(
-    requests: Requests, write: Write, target: Hosted, attempt: Attempt
-) -> Announcement:
-    """Return what a draft says of itself. Raises VocabularyMismatch, InvalidRequest."""
-    begin = time.perf_counter()
-    await write(_GET_MODEL)
-    answer = await _read_answer(requests, "model")
-    round_trip = time.perf_counter() - begin
-    process_id = wire.read_session_id(answer.process_id)
-    model, template = _read_description(answer)
-    attempt.model_name = model.model_name
-    vocabulary = target.vocabulary
-    if _needs_names(target.model, model):
-        await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
-        vocabulary = await _read_vocabulary(requests, model.vocabulary.token_count)
-    return Announcement(process_id, Hosted(model, vocabulary), template, round_trip)
-
-
 def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
     """Return whether the tokens must be compared. Raises VocabularyMismatch."""
     try:
@@ -493,19 +358,8 @@ def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse
         return False  # it differs already: the draft compares them, which translates
 
 
-def _read_description(answer: messages.JoinRequest) -> tuple[common.GetModelResponse, str]:
-    """Return the model, and its chat template by itself: empty if it is too long to be used."""
-    model = answer.model
-    check_description("draft", model)
-    template = model.chat_template if len(model.chat_template) <= MAX_SOURCE else ""
-    model.ClearField("chat_template")
-    if model.ByteSize() > _DESCRIPTION_BYTES:
-        raise InvalidRequest("model", f"{model.ByteSize()} bytes, at most {_DESCRIPTION_BYTES}")
-    return model, template
-
-
 async def _read_vocabulary(requests: Requests, count: int) -> PeerVocabulary:
-    reader = VocabularyReader(count, _VOCABULARY_BYTES)
+    reader = VocabularyReader(count, VOCABULARY_BYTES)
     while not reader.is_complete:
         piece = (await _read_answer(requests, "vocabulary")).vocabulary
         if not piece.token_names:

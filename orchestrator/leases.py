@@ -12,38 +12,43 @@ from outrider.core.route import HeldTexts
 
 
 class PooledPeer:
-    """A draft or a target in a pool."""
+    """A draft or a target in a pool, dialled or joined."""
 
     def __init__(self, peer: Peer, health: Health | None = None) -> None:
-        self._peer = peer
+        self.peer = peer
         self.health = health or Health()
         """Whether it is used; that of a draft outlives its connection."""
         self.held = HeldTexts()
         """What it probably holds; kept where there are several of its role."""
-        self.generation_count = 0
-        """Generations that lease it now."""
+        self.leases: set[Lease[PooledPeer]] = set()
+        """Of the texts that are there now."""
         self.passed_over = 0  # leases of others since its own last one
 
     @property
     def address(self) -> str:
         """Where it is, for people."""
-        return self._peer.address
+        return self.peer.address
 
     @property
     def session_count(self) -> int:
         """Sessions that it can hold at the same time."""
-        return self._peer.model.session_count if self._peer.model is not None else 1
+        return self.peer.model.session_count if self.peer.model is not None else 1
+
+    @property
+    def generation_count(self) -> int:
+        """Generations that lease it now."""
+        return len(self.leases)
 
     @property
     def is_ejected(self) -> bool:
         """Whether it gets nothing for a while."""
         return self.health.state(time.monotonic()) is State.OPEN
 
-    def note_failure(self, reason: str, is_loss: bool = False) -> None:
-        """It sent what cannot be, said nothing, or lost a text, which a restart may explain."""
-        role, detail = self._peer.role, {"address": self.address, "detail": reason}
+    def note_failure(self, reason: str) -> None:
+        """It sent what cannot be, decoded nothing, or lost a text though it serves."""
+        role, detail = self.peer.role, {"address": self.address, "detail": reason}
         logs.warning("outrider.orchestrator", f"{role} failed", **detail)
-        self.health.note_failure(time.monotonic(), reason, is_loss)
+        self.health.note_failure(time.monotonic(), reason)
 
     def pass_over(self) -> None:
         """Another one is leased: what is known of this one may be old."""
@@ -55,8 +60,8 @@ class PooledPeer:
 
     def obstacle(self) -> str:
         """Return why nothing new comes here, in one line; empty where it may."""
-        if not self._peer.ready:
-            return self._peer.detail
+        if not self.peer.ready:
+            return self.peer.detail
         seconds = self.health.seconds_left(time.monotonic())
         ejected = f"ejected for {seconds:.0f} s: {self.health.reason}" if seconds else ""
         return self.misfit() or ejected
@@ -68,13 +73,21 @@ P_co = TypeVar("P_co", bound=PooledPeer, covariant=True)
 class Lease(Generic[P_co]):
     """A text at one peer: from when it goes there until it ends, or continues elsewhere."""
 
-    def __init__(self, leased: P_co, text: tuple[bytes, ...]) -> None:
+    def __init__(self, leased: P_co, text: tuple[bytes, ...] = (), token_count: int = 0) -> None:
         """`text` is what it begins with, by digests; none where there is no other peer."""
         self.leased = leased
+        self.text = text
+        self.unread_count = max(0, token_count - leased.held.count(text))
+        """Tokens that the peer has to read of it, as far as is known; 0 once it has."""
         leased.passed_over = 0
-        leased.generation_count += 1
+        leased.leases.add(self)
         leased.held.note(text, leased.session_count)
 
-    def end(self) -> None:
-        """Give the peer back, once."""
-        self.leased.generation_count -= 1
+    def note_read(self) -> None:
+        """The text was read, as far as is known."""
+        self.unread_count = 0
+
+    def end(self, text: tuple[bytes, ...] = ()) -> None:
+        """Give the peer back, which holds `text` now."""
+        self.leased.leases.discard(self)
+        self.leased.held.note(text, self.leased.session_count)

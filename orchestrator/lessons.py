@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from orchestrator.link import Backoff
 from orchestrator.peers import Hosted
 from outrider import handshake, logs
+from outrider.backoff import Backoff
 from outrider.core.health import LONGEST_EJECTION
 from outrider.descriptions import check_learned
 from outrider.errors import InvalidRequest, VocabularyMismatch

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from orchestrator.streams import SessionStream, StreamLost
-from outrider.core.health import doubled
 from outrider.messages import SessionParameters
 
 MOST_WAITING = 64
 """Messages that a peer may leave unread before it counts as lost."""
 
 SHORT_SECONDS = 0.01  # s; before another look at what is full or busy: less than a decode
-
-FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-"""s; before a second try, and between two later ones at most: eight are 13 s together."""
 
 
 class Link:
@@ -108,25 +103,3 @@ class Link:
 
 
 _readers = set[asyncio.Task[None]]()  # of streams that were ended
-
-
-class Backoff:
-    """Seconds until the next try: twice as long each time, up to a limit, until something works.
-
-    `tries` counts those since anything worked. A random part keeps generations from trying
-    all at once.
-    """
-
-    def __init__(self, longest: float | None = None) -> None:
-        self.tries = 0
-        self._longest = _LONGEST_PAUSE if longest is None else longest
-
-    def next(self) -> float:
-        """Return how long to wait before another try."""
-        longest = doubled(FIRST_PAUSE, self.tries, self._longest)
-        self.tries += 1
-        return longest * random.uniform(0.5, 1.0)
-
-    def reset(self) -> None:
-        """Take note that something worked."""
-        self.tries = 0

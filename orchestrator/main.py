@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from orchestrator import reloading
 from orchestrator.config import OrchestratorConfig
-from orchestrator.names import Name, may_have_records
+from orchestrator.names import Name
 from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
@@ -60,7 +60,7 @@ async def run(config: OrchestratorConfig, start_gateway: StartGateway | None = N
     orchestrator.start_jobs()
     following = asyncio.create_task(_follow_readiness(orchestrator, server))
     logs.event("outrider.orchestrator", "serving", address=server.address)
-    for peer in pool.peers:
+    for peer in pool.dialled:
         logs.event("outrider.orchestrator", peer.detail)
 
     async def drain(seconds: float) -> None:
@@ -104,5 +104,5 @@ def make_pool(config: OrchestratorConfig) -> Pool:
     targets = [DialledPeer("target", address, security) for address in config.targets]
     drafts = [DialledPeer("draft", address, security) for address in config.drafts]
     pool = Pool(targets, drafts, config.same_vocabulary)
-    pool.names = [Name(peer, security) for peer in pool.peers if may_have_records(peer.address)]
+    pool.names = [Name(peer, security) for peer in pool.dialled]
     return pool

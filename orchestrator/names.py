@@ -8,17 +8,19 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from orchestrator.peers import DialledPeer
-from orchestrator.pool import Pool
 from outrider import logs
 from outrider.core.route import dialled
 from outrider.rpc.channel import PLAIN, Address, read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 
 _RESOLVE_SECONDS = 5.0
-"""Between two looks at the records: as long as most resolvers keep them."""
+"""Seconds between two looks at the records: as long as most resolvers keep them."""
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Returns the IP addresses of a host; none where nobody answers for it."""
+
+Change = Callable[[DialledPeer], None]
+"""Takes a service into a pool, or out of it."""
 
 
 def may_have_records(address: str) -> bool:
@@ -42,12 +44,12 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class Name:
-    """A configured name and its services: itself, or one for each of several records."""
+    """A configured address and its services: itself, or one for each of several records."""
 
     def __init__(
         self, peer: DialledPeer, security: ClientSecurity = ANONYMOUS, resolve: Resolve = resolve
     ) -> None:
-        """`peer` is dialled by the name."""
+        """`peer` is dialled by the address."""
         self.role = peer.role
         self.configured = peer.address
         self._address: Address = read_address(peer.role, peer.address)
@@ -56,34 +58,32 @@ class Name:
         self._by_name: DialledPeer | None = peer  # until the name has had several records
         self._by_record: dict[str, DialledPeer] = {}  # those that are dialled in its place
 
-    async def follow(self, pool: Pool) -> None:
-        """Keep the services of the pool those of the records, for as long as this runs."""
-        while True:
+    @property
+    def services(self) -> list[DialledPeer]:
+        """Those that are dialled for it now."""
+        return [*self._by_record.values(), *([self._by_name] if self._by_name else [])]
+
+    async def follow(self, dial: Change, leave: Change) -> None:
+        """Dial and leave services as the records come and go, for as long as this runs."""
+        while may_have_records(self.configured):
             try:
                 records = await self._resolve(self._address.host, self._address.port)
-                self._take(pool, dialled(records, self._by_record))
+                self._take(dialled(records, self._by_record), dial, leave)
             except Exception as error:  # a resolver may fail in any way; it is asked again
                 logs.internal_error("outrider.orchestrator", error)
             await asyncio.sleep(_RESOLVE_SECONDS)
 
-    def leave(self, pool: Pool) -> None:
-        """Take the services of the records out of the pool."""
-        for peer in [*self._by_record.values(), *([self._by_name] if self._by_name else [])]:
-            pool.leave(peer)
-        self._by_record.clear()
-        self._by_name = None
-
-    def _take(self, pool: Pool, records: list[str]) -> None:
+    def _take(self, records: list[str], dial: Change, leave: Change) -> None:
         for ip in records:
             if ip not in self._by_record:
                 peer = DialledPeer(self.role, self._dialled(ip), self._security, self._address.host)
                 self._by_record[ip] = peer
                 logs.event("outrider.orchestrator", f"{self.role} found", address=peer.address)
-                pool.dial(peer)
+                dial(peer)
         for ip in [ip for ip in self._by_record if ip not in records]:
-            pool.leave(self._by_record.pop(ip))
+            leave(self._by_record.pop(ip))
         if records and self._by_name is not None:
-            pool.leave(self._by_name)
+            leave(self._by_name)
             self._by_name = None
 
     def _dialled(self, ip: str) -> str:

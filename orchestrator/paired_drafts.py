@@ -62,7 +62,6 @@ class PairedDraft(PooledPeer):
         """With `same_vocabulary` a draft whose ids are not the target's is not used."""
         self.record = record or DraftRecord()
         super().__init__(peer, self.record.health)
-        self.peer = peer
         self._lesson = Lesson(peer, same_vocabulary)
         self.is_trusted = is_trusted
         """Whether it may draft under the rejection rule, whose proof needs an honest draft."""

@@ -14,9 +14,16 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.link import Backoff
-from orchestrator.streams import LostStream, SessionStream, Stream, begin_session, is_cancelled
+from orchestrator.streams import (
+    DRAFT_BYTES,
+    LostStream,
+    SessionStream,
+    Stream,
+    begin_session,
+    is_cancelled,
+)
 from outrider import logs, request_scope, wire
+from outrider.backoff import Backoff
 from outrider.core.health import Silence
 from outrider.descriptions import check_model
 from outrider.errors import (
@@ -42,14 +49,21 @@ from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
 from outrider.vocabulary_pieces import PeerVocabulary, VocabularyReader, lesson
 
-_CALL_SECONDS = 5.0
-_ACTIVITY_SECONDS = 5.0
-_LESSON_SECONDS = 60.0
-_LONGEST_PAUSE = 0.5  # s; between two tries to connect: texts may wait for a target
-DRAFT_BYTES = 4 << 20
-"""Of one message of a draft, at most; 64 rows of 4,096 entries are half of that."""
+CALL_SECONDS = 5.0
+"""Seconds in which a peer answers what needs no engine: as soon as pings notice a dead one."""
 
-_VOCABULARY_BYTES = 256 << 20
+DESCRIBE_SECONDS = 5.0
+"""Seconds between two looks at what a peer does and costs, and how far away it is: a quarter of the
+timeout of an engine that decodes nothing."""
+
+VOCABULARY_SECONDS = 60.0
+"""Seconds in which a vocabulary is listed, or learned: 15 MB at 2 Mbit/s."""
+
+_LONGEST_PAUSE = 0.5
+"""Seconds between two tries to connect: texts may wait for a target."""
+
+VOCABULARY_BYTES = 32 << 20
+"""Bytes of a vocabulary that is listed: 262,144 texts and names of 16 bytes each are 9 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,9 @@ def check_description(role: str, model: common.GetModelResponse) -> None:
 class Peer(ABC):
     """A draft or a target, whichever side dialled."""
 
+    has_joined = False
+    """Whether it dialled this process."""
+
     def __init__(self, role: str, address: str, state: PeerState, detail: str = "") -> None:
         self.role = role
         self.address = address
@@ -109,6 +126,21 @@ class Peer(ABC):
     def ready(self) -> bool:
         """Whether generations may use it."""
         return self.state is PeerState.READY
+
+    def refresh(self, new: common.GetModelResponse) -> bool:
+        """Take in what it says of itself meanwhile; return whether more than its activity changed.
+
+        That may be its costs, and of a draft the vocabularies that it knows. Raises InvalidRequest
+        for another model.
+        """
+        assert self.hosted is not None
+        known = self.hosted.model
+        if (known.identity, known.vocabulary) != (new.identity, new.vocabulary):
+            raise InvalidRequest("model", "is another one than before")
+        same_keys = set(known.known_vocabulary_keys) == set(new.known_vocabulary_keys)
+        is_same = same_keys and known.decode_costs == new.decode_costs
+        known.CopyFrom(new)
+        return not is_same
 
     @abstractmethod
     def open(self, opening: SessionParameters) -> SessionStream:
@@ -150,7 +182,7 @@ class DialledPeer(Peer):
     ) -> None:
         waiting = f"waiting for the {role} at {address}"
         super().__init__(role, address, PeerState.CONNECTING, waiting)
-        self.idle = Silence(_ACTIVITY_SECONDS)
+        self.idle = Silence(DESCRIBE_SECONDS)
         """For how long its engine was not seen to decode anything, since it was connected to."""
         self._counts = (-1, -1)  # of its decodes and tokens, at the newest look
         self._security = security
@@ -158,7 +190,6 @@ class DialledPeer(Peer):
         self._shown = metadata_of(security)
         self._credentials = credentials_of(security)
         self._dial()
-        self._changed = asyncio.Event()  # set whenever the state may be another
         self.on_change: Callable[[], None] = _ignore
         """Called whenever the state may be another."""
         self.closed = False  # never false again; every wait for it ends
@@ -184,20 +215,6 @@ class DialledPeer(Peer):
     def metadata(self) -> Metadata:
         """What goes with a call that is made now: what it wants to be shown, and for whom it is."""
         return self._shown() + request_scope.carried()
-
-    async def wait_until_ready(self, seconds: float) -> bool:
-        """Return whether the peer was ready within the time."""
-        deadline = time.monotonic() + seconds
-        while not self.ready:
-            left = deadline - time.monotonic()
-            if left <= 0 or self.closed:
-                return False
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                return False
-        return True
 
     async def watch(self, note_described: Callable[[], None]) -> None:
         """Connect and describe; then watch the health, and start again when it ends."""
@@ -246,27 +263,31 @@ class DialledPeer(Peer):
             log = logs.event if state is PeerState.READY else logs.warning
             log("outrider.orchestrator", f"{self.role} {state.value}", detail=detail)
         self.state, self.detail = state, detail
-        self._changed.set()
         self.on_change()
 
     async def _describe(self) -> None:
         """Ask for the model and, if it is another one than before, its vocabulary."""
         health = await self._health.Check(
-            health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
+            health_pb2.HealthCheckRequest(), timeout=CALL_SECONDS, metadata=self.metadata
         )
         if health.status != health_pb2.HealthCheckResponse.SERVING:
             raise PeerUnavailable(f"the {self.role} at {self.address} is loading its model")
-        begin = time.perf_counter()
-        model = await self.stub.GetModel(
-            common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
-        )
-        self.round_trip = time.perf_counter() - begin
+        model = await self._get_model()
         check_description(self.role, model)
         if self.model is not None and self.model.identity == model.identity:
             assert self.hosted is not None
             self.hosted = Hosted(model, self.hosted.vocabulary)
         else:
             self.hosted = Hosted(model, await self._list_vocabulary(model))
+
+    async def _get_model(self) -> common.GetModelResponse:
+        """Return how it describes itself now, and take note of how far away it is."""
+        begin = time.perf_counter()
+        model: common.GetModelResponse = await self.stub.GetModel(
+            common.GetModelRequest(), timeout=CALL_SECONDS, metadata=self.metadata
+        )
+        self.round_trip = time.perf_counter() - begin
+        return model
 
     async def _list_vocabulary(self, model: common.GetModelResponse) -> PeerVocabulary:
         """Return the vocabulary of the model that was described, and of no other.
@@ -275,8 +296,8 @@ class DialledPeer(Peer):
         """
         reference = wire.write_reference(wire.hosted_model(model))
         request = common.ListVocabularyRequest(model=reference)
-        reader = VocabularyReader(model.vocabulary.token_count, _VOCABULARY_BYTES)
-        call = self.stub.ListVocabulary(request, timeout=60.0, metadata=self.metadata)
+        reader = VocabularyReader(model.vocabulary.token_count, VOCABULARY_BYTES)
+        call = self.stub.ListVocabulary(request, timeout=VOCABULARY_SECONDS, metadata=self.metadata)
         try:
             async for piece in call:
                 reader.add(piece)
@@ -286,7 +307,7 @@ class DialledPeer(Peer):
 
     async def _until_unhealthy(self, note_described: Callable[[], None]) -> None:
         """Return when the peer says that it stops; raise when it is gone."""
-        self.idle = Silence(_ACTIVITY_SECONDS)
+        self.idle = Silence(DESCRIBE_SECONDS)
         request = health_pb2.HealthCheckRequest()
         call = self._health.Watch(request, metadata=self.metadata)
         looking = asyncio.create_task(self._look_at_activity(note_described))
@@ -305,22 +326,20 @@ class DialledPeer(Peer):
         Costs are measured once nobody waits. What else it says is the watch's to find out.
         """
         while self.hosted is not None:
-            await asyncio.sleep(_ACTIVITY_SECONDS)
-            begin = time.perf_counter()
+            await asyncio.sleep(DESCRIBE_SECONDS)
             try:
-                model = await self.stub.GetModel(
-                    common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
-                )
+                model = await self._get_model()
             except grpc.aio.AioRpcError as error:
                 # One that does not even say what it does, though there is a link, does nothing.
                 is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 note = self.idle.note_look if is_silent else self.idle.note_unknown
                 note(time.monotonic())
                 continue
-            self.round_trip = time.perf_counter() - begin
             self._note_activity(model.activity)
-            if self._refresh(self.hosted.model, model):
-                note_described()
+            with suppress(InvalidRequest, VocabularyMismatch):
+                check_description(self.role, model)
+                if self.refresh(model):
+                    note_described()
 
     def _note_activity(self, activity: common.EngineActivity) -> None:
         """Take note of whether its engine has done anything since the look before."""
@@ -330,27 +349,10 @@ class DialledPeer(Peer):
             self.idle.note_word()
         self._counts = counts
 
-    def _refresh(self, known: common.GetModelResponse, new: common.GetModelResponse) -> bool:
-        """Take in what changes while a process hosts a model; return if more than the activity did.
-
-        Those are its costs, and of a draft the vocabularies that it knows.
-        """
-        known.activity.CopyFrom(new.activity)
-        same_keys = set(known.known_vocabulary_keys) == set(new.known_vocabulary_keys)
-        same_costs = known.decode_costs == new.decode_costs
-        if known.identity != new.identity or (same_costs and same_keys):
-            return False
-        try:
-            check_description(self.role, new)
-        except (InvalidRequest, VocabularyMismatch):
-            return False
-        known.CopyFrom(new)
-        return True
-
     async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
         request = rollback_request(opening, token_count, round_)
         try:
-            await self.stub.Rollback(request, timeout=_CALL_SECONDS, metadata=self.metadata)
+            await self.stub.Rollback(request, timeout=CALL_SECONDS, metadata=self.metadata)
         except grpc.aio.AioRpcError as error:
             logs.warning("outrider.orchestrator", "rollback failed", detail=describe(error))
         except grpc.aio.UsageError:
@@ -363,7 +365,7 @@ class DialledPeer(Peer):
         its = target.model.vocabulary, target.vocabulary
         try:
             answer: draft_service_pb2.LearnVocabularyResponse = await self.stub.LearnVocabulary(
-                lesson(key, *its), timeout=_LESSON_SECONDS, metadata=self.metadata
+                lesson(key, *its), timeout=VOCABULARY_SECONDS, metadata=self.metadata
             )
         except grpc.aio.AioRpcError as error:
             if error.code() in _REFUSALS:
@@ -390,7 +392,6 @@ class DialledPeer(Peer):
         self.closed = True
         self.state = PeerState.LOST
         self.detail = f"the {self.role} at {self.address} is no longer used"
-        self._changed.set()
         await self._channel.close()
 
 

@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from orchestrator.calls import Calls
 from orchestrator.leases import Lease
+from orchestrator.names import Name
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import DialledPeer, Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.core.health import TIMEOUT, admitted
 from outrider.core.route import choose, digests_of, weights_served
 from outrider.core.target_costs import Pair
-from outrider.errors import PeerUnavailable, VocabularyMismatch
+from outrider.errors import PeerUnavailable
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
 from outrider.v1 import common_pb2 as common
@@ -26,58 +26,6 @@ from outrider.v1 import common_pb2 as common
 _KEY_BYTES = 16
 _MOST_ROUND = 2 * MAX_DRAFT
 """Tokens of a round after the committed text, and pad rows, with some to spare."""
-
-
-class Name(Protocol):
-    """A configured name whose records are services of a pool."""
-
-    role: str
-    configured: str  # as it was configured
-
-    def leave(self, pool: Pool) -> None:
-        """Take the services of the records out of the pool."""
-
-    async def follow(self, pool: Pool) -> None:
-        """Keep the services of the pool those of the records, for as long as this runs."""
-
-
-class Stay(Lease[PooledTarget]):
-    """A lease of a target, which first has to read the text."""
-
-    def __init__(self, target: PooledTarget, text: tuple[bytes, ...], token_count: int) -> None:
-        """`text` is what it begins with, by digests; none where there is no other target."""
-        self._text = text
-        # Tokens that the target has to read of it, as far as is known; 0 once it has.
-        self._unread = token_count - target.held.count(text)
-        target.unread_count += self._unread
-        super().__init__(target, text)
-
-    @property
-    def target(self) -> PooledTarget:
-        """Where it is."""
-        return self.leased
-
-    def note_read(self, count: int, cached_count: int, seconds: float) -> None:
-        """A prompt of `count` tokens was read, but for those that the target held."""
-        self.target.held.correct(self._text, cached_count)
-        self.target.held.note(self._text, self.target.session_count)
-        self.target.note_read(count - cached_count, seconds)
-        self.forget_unread()
-
-    def forget_unread(self) -> None:
-        """The text was read, as far as is known."""
-        self.target.unread_count -= self._unread
-        self._unread = 0
-
-    @property
-    def read_seconds(self) -> float:
-        """How long reading it is expected to take."""
-        return self._unread * self.target.read_seconds
-
-    def end(self) -> None:
-        """Give the target back, once."""
-        self.forget_unread()
-        super().end()
 
 
 class Pool:
@@ -97,16 +45,12 @@ class Pool:
         self.targets = [PooledTarget(peer) for peer in targets]
         """In the order of the configuration; never empty."""
         self.same_vocabulary = same_vocabulary
-        self.configured: list[PairedDraft] = []
-        """The configured drafts."""
-        self.joined: list[PairedDraft] = []
-        """Those that joined, oldest first."""
+        self.drafts: list[PairedDraft] = []
+        """The configured ones, then those that joined, oldest first."""
         self.accepts_drafts = False
         """Whether drafts may join, so that there may be one later."""
         self.names: list[Name] = []
-        """Followed from `start` to `stop`."""
-        self.expects_drafts = bool(drafts)
-        """Whether drafts are configured, though none may be known by its name."""
+        """The configured addresses, whose records are followed from `start` to `stop`."""
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever the state of a target may be another."""
         self.target_seconds = TIMEOUT
@@ -117,12 +61,12 @@ class Pool:
         self._changed = asyncio.Event()  # set whenever the state of a target may be another
         self._writing_count = 0  # generations that are being written, at all targets
         self._is_started = False
-        self._tasks: dict[object, asyncio.Task[None]] = {}  # of each peer and name
+        self._tasks: dict[DialledPeer | Name, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()  # of peers that were left
         for target in self.targets:
             target.peer.on_change = self._note_change
         for peer in drafts:
-            self._configure_draft(peer)
+            self.dial(peer)
 
     # --- who is there ---
 
@@ -144,21 +88,10 @@ class Pool:
         return self.standing.peer
 
     @property
-    def draft(self) -> DialledPeer | None:
-        """The first configured draft."""
-        peers = [draft.peer for draft in self.configured if isinstance(draft.peer, DialledPeer)]
-        return peers[0] if peers else None
-
-    @property
-    def peers(self) -> list[DialledPeer]:
+    def dialled(self) -> list[DialledPeer]:
         """The configured peers, the targets first."""
-        drafts = [draft.peer for draft in self.configured if isinstance(draft.peer, DialledPeer)]
+        drafts = [each.peer for each in self.drafts if isinstance(each.peer, DialledPeer)]
         return [*(each.peer for each in self.targets), *drafts]
-
-    @property
-    def drafts(self) -> list[PairedDraft]:
-        """All drafts, the configured ones first."""
-        return self.configured + self.joined
 
     @property
     def ready(self) -> bool:
@@ -179,15 +112,16 @@ class Pool:
         return sum(each.session_count for each in known) or 1
 
     @property
-    def mismatch(self) -> VocabularyMismatch | None:
-        """Why the first configured draft cannot draft for these targets."""
-        return self.configured[0].mismatch if self.configured else None
-
-    @property
     def target_drafts(self) -> bool:
         """Whether the targets have a draft in their own process."""
         model = self.target.model
         return model is not None and model.HasField("own_draft")
+
+    @property
+    def expects_drafts(self) -> bool:
+        """Whether drafts are configured, though a name may lead to none now."""
+        roles = [each.role for each in self.names] + [each.role for each in self.dialled]
+        return "draft" in roles
 
     @property
     def may_have_draft(self) -> bool:
@@ -199,23 +133,37 @@ class Pool:
     def start(self) -> None:
         """Start to watch the peers, and to follow the names."""
         self._is_started = True
-        for peer in self.peers:
-            self._tasks[peer] = asyncio.create_task(peer.watch(self._check), context=nobodys())
+        for peer in self.dialled:
+            self._begin(peer)
         for name in self.names:
-            self._tasks[name] = asyncio.create_task(name.follow(self), context=nobodys())
+            self._begin(name)
+
+    def _begin(self, watched: DialledPeer | Name) -> None:
+        """Watch a peer, or follow a name, once the pool has started."""
+        if self._is_started:
+            if isinstance(watched, DialledPeer):
+                work = watched.watch(self._check)
+            else:
+                work = watched.follow(self.dial, self.leave)
+            self._tasks[watched] = asyncio.create_task(work, context=nobodys())
+
+    def _stop(self, watched: DialledPeer | Name) -> None:
+        if task := self._tasks.pop(watched, None):
+            task.cancel()
 
     def follow(self, name: Name) -> None:
-        """Follow one more name."""
+        """Dial one more configured address, and follow its records."""
         self.names.append(name)
-        if self._is_started:
-            self._tasks[name] = asyncio.create_task(name.follow(self))
+        for peer in name.services:
+            self.dial(peer)
+        self._begin(name)
 
     def unfollow(self, name: Name) -> None:
-        """Follow a name no more, and leave its services."""
+        """Leave the services of an address that is configured no more."""
         self.names.remove(name)
-        if task := self._tasks.pop(name, None):
-            task.cancel()
-        name.leave(self)
+        self._stop(name)
+        for peer in name.services:
+            self.leave(peer)
 
     async def stop(self) -> None:
         """Stop watching and close the channels; what is in flight ends with PeerUnavailable."""
@@ -223,7 +171,7 @@ class Pool:
             task.cancel()
         for draft in self.drafts:
             draft.close()
-        for peer in self.peers:
+        for peer in self.dialled:
             await peer.close()
         self._note_change()
         await asyncio.gather(*self._closing)
@@ -265,14 +213,14 @@ class Pool:
 
     def add(self, draft: PairedDraft) -> None:
         """Take in a draft that joined; one that does not fit is not used."""
-        self.joined.append(draft)
+        self.drafts.append(draft)
         self.check_draft(draft)
 
     def remove(self, draft: PairedDraft) -> None:
         """Forget a draft that left."""
         draft.close()
-        if draft in self.joined:
-            self.joined.remove(draft)
+        if draft in self.drafts:
+            self.drafts.remove(draft)
 
     def dial(self, peer: DialledPeer) -> None:
         """Take in a service that a name leads to by now, a target or a draft."""
@@ -280,15 +228,14 @@ class Pool:
             peer.on_change = self._note_change
             self.targets.append(PooledTarget(peer))
         else:
-            self._configure_draft(peer)
-        if self._is_started:
-            self._tasks[peer] = asyncio.create_task(peer.watch(self._check), context=nobodys())
+            draft = PairedDraft(peer, is_trusted=True, same_vocabulary=self.same_vocabulary)
+            self.drafts = sorted([*self.drafts, draft], key=lambda each: each.peer.has_joined)
+        self._begin(peer)
 
     def leave(self, peer: DialledPeer) -> None:
         """Use a service no more whose record is gone; texts that are written there end there."""
-        for draft in [each for each in self.configured if each.peer is peer]:
-            draft.close()
-            self.configured.remove(draft)
+        for draft in [each for each in self.drafts if each.peer is peer]:
+            self.remove(draft)
             self._close(peer)
         for target in self.targets:
             if target.peer is peer:
@@ -296,10 +243,6 @@ class Pool:
         self._let_go()
         self._check()  # others may serve now
         self._note_change()
-
-    def _configure_draft(self, peer: DialledPeer) -> None:
-        insists = self.same_vocabulary
-        self.configured.append(PairedDraft(peer, is_trusted=True, same_vocabulary=insists))
 
     def _let_go(self) -> None:
         """Close the targets that leave and write nothing any more, but for the last one."""
@@ -309,8 +252,7 @@ class Pool:
                 self._close(target.peer)
 
     def _close(self, peer: DialledPeer) -> None:
-        if task := self._tasks.pop(peer, None):
-            task.cancel()
+        self._stop(peer)
         closing = asyncio.create_task(peer.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -337,28 +279,34 @@ class Pool:
                 await asyncio.wait_for(self._changed.wait(), left)
         return True
 
-    def stay(
+    def lease_target(
         self,
         text: Sequence[int],
         opening: SessionParameters,
         besides: Collection[PooledTarget] = (),
-    ) -> Stay | None:
+    ) -> Lease[PooledTarget] | None:
         """Lease the target where a text is expected to end first; None if none is usable.
 
         It hosts the model of the opening, if any target does: one that hosts another one refuses
-        that by name. The caller ends the stay.
+        that by name. The caller ends the lease.
         """
         usable = self._usable_for(opening.model, besides)
         if not usable:
             return None
-        digests = () if self.is_single else digests_of(text, opening.salt, self._key)
+        digests = self._digests(self.targets, text, opening.salt)
         chosen = _best(usable, len(text), digests)
         for target in usable:
             target.pass_over()
         self._has_written = True
-        stay = Stay(chosen, digests, len(text))
+        lease = Lease(chosen, digests, len(text))
         self._share_out()
-        return stay
+        return lease
+
+    def _digests(
+        self, peers: Sequence[object], text: Sequence[int], salt: bytes
+    ) -> tuple[bytes, ...]:
+        """Return what a text is known by, where there is a peer to choose."""
+        return digests_of(text, salt, self._key) if len(peers) > 1 else ()
 
     def likely_target(self, text: Sequence[int], opening: SessionParameters) -> DialledPeer | None:
         """Return the target that would be leased for a text now; None if none is usable."""
@@ -367,14 +315,11 @@ class Pool:
             return None
         return _best(usable, len(text), digests_of(text, opening.salt, self._key)).peer
 
-    def end_stay(self, stay: Stay, text: Sequence[int], salt: bytes) -> None:
+    def end(self, lease: Lease[PooledTarget], text: Sequence[int], salt: bytes) -> None:
         """Give a target back that holds this text now."""
-        stay.end()
-        if not self.is_single:
-            target = stay.target
-            target.held.note(digests_of(text, salt, self._key), target.session_count)
-            self._share_out()
-            self._let_go()
+        lease.end(self._digests(self.targets, text, salt))
+        self._share_out()
+        self._let_go()
 
     def has_another(self, model: ModelReference, besides: Collection[PooledTarget]) -> bool:
         """Return whether another target hosts a model, though it may not be ready now."""
@@ -433,7 +378,7 @@ class Pool:
 
     # --- drafts ---
 
-    def lease(
+    def lease_draft(
         self,
         rule: Rule,
         target: PooledTarget,
@@ -448,7 +393,7 @@ class Pool:
         usable = _rather([d for d in self._usable(rule) if d.peer not in besides])
         if not usable:
             return None
-        digests = digests_of(text, salt, self._key) if len(usable) > 1 else ()
+        digests = self._digests(usable, text, salt)
         chosen = usable[choose([draft.offer(rule, target, digests) for draft in usable])]
         for draft in usable:
             draft.pass_over()
@@ -465,13 +410,13 @@ class Pool:
     def pair_at(self, target: PooledTarget) -> Pair:
         """Return what is known of a target and of the draft that would be leased now.
 
-        That is the first configured one while none can be; without one, it is the target's alone.
+        That is the first one while none can be; without one, it is the target's alone.
         """
         usable = _rather(self._usable(Rule.MATCH))
         if usable:
             best = choose([draft.offer(Rule.MATCH, target) for draft in usable])
             return usable[best].pair_beside(target)
-        return self.configured[0].pair_beside(target) if self.configured else Pair(target.costs)
+        return self.drafts[0].pair_beside(target) if self.drafts else Pair(target.costs)
 
     def count_generations(self, count: int) -> None:
         """Take note of how many generations are being written."""

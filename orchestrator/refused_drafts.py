@@ -1,7 +1,6 @@
-"""Remembers which drafts were sent away lately, and why: a screenful of them at most. Pure.
+"""Remembers which hosts' drafts were refused lately, and why: a screenful at most. Pure.
 
-A draft tries again for ever, each time from another port, and a hostile one under any names: one
-host takes a few entries at most, however often it comes.
+A draft tries again for ever, each time from another port, and a hostile one under any names.
 """
 
 from __future__ import annotations
@@ -10,57 +9,48 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST_REFUSED = 16
-MOST_OF_A_HOST = 4
-REMEMBERED_SECONDS = 600.0
-"""After the last attempt."""
+"""Hosts; what a terminal shows."""
 
-_MOST_NAME, _MOST_REASON = 64, 300
+REMEMBERED_SECONDS = 600.0
+"""Seconds after the last attempt: a draft that still tries does so every few seconds."""
+
+_MOST_NAME, _MOST_REASON = 64, 300  # characters of each that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What became of the attempts of one draft."""
+    """What became of the attempts of one host's drafts."""
 
     address: str  # of the last one
-    model_name: str  # empty where it did not come so far
+    model_name: str  # of the last one; empty where it did not come so far
     reason: str
     attempt_count: int
     time: float  # of the last one
 
 
 class RefusedDrafts:
-    """The latest refusals, by host and model."""
+    """The latest refusals, one of each host."""
 
     def __init__(self) -> None:
-        self._refusals: dict[tuple[str, str], Refusal] = {}  # the latest attempt last
+        self._refusals: dict[str, Refusal] = {}  # by host, the latest attempt last
 
     def note(self, address: str, model_name: str, reason: str, now: float) -> None:
-        """Take note of an attempt."""
-        name = _one_line(model_name, _MOST_NAME)
-        key = _host(address), name
-        before = self._refusals.pop(key, None)
+        """A draft was refused."""
+        before = self._refusals.pop(_host(address), None)
         count = before.attempt_count + 1 if before is not None else 1
-        self._refusals[key] = Refusal(address, name, _one_line(reason, _MOST_REASON), count, now)
-        of_host = [each for each in self._refusals if each[0] == key[0]]
-        for each in of_host[:-MOST_OF_A_HOST]:
-            del self._refusals[each]
-        for each in list(self._refusals)[:-MOST_REFUSED]:
-            del self._refusals[each]
+        name, why = _one_line(model_name, _MOST_NAME), _one_line(reason, _MOST_REASON)
+        self._refusals[_host(address)] = Refusal(address, name, why, count, now)
+        if len(self._refusals) > MOST_REFUSED:
+            del self._refusals[next(iter(self._refusals))]
 
-    def forget(self, address: str, model_name: str) -> None:
-        """A draft joined: what it was refused for before is over."""
-        host = _host(address)
-        for name in (_one_line(model_name, _MOST_NAME), ""):
-            self._refusals.pop((host, name), None)
+    def forget(self, address: str) -> None:
+        """A draft joined: what its host was refused for before is over."""
+        self._refusals.pop(_host(address), None)
 
     def latest(self, now: float) -> Iterator[Refusal]:
         """Yield those that are not long ago, the latest first."""
-        self._refusals = {
-            key: each
-            for key, each in self._refusals.items()
-            if now - each.time < REMEMBERED_SECONDS
-        }
-        yield from reversed(self._refusals.values())
+        known = reversed(self._refusals.values())
+        return (each for each in known if now - each.time < REMEMBERED_SECONDS)
 
 
 def _host(address: str) -> str:

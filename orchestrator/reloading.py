@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import fields, replace
 
 from orchestrator.config import OrchestratorConfig
-from orchestrator.names import Name, may_have_records
+from orchestrator.names import Name
 from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
@@ -40,8 +40,6 @@ def take(
     for name, role in _PEERS.items():
         if name in taken:
             _follow_list(orchestrator.pool, role, getattr(before, name), known[name], config)
-    if "drafts" in taken:
-        orchestrator.pool.expects_drafts = bool(known["drafts"])
     orchestrator.reconfigure(replace(before, speculation=config.speculation, **known))
     return taken
 
@@ -55,17 +53,8 @@ def _follow_list(
 ) -> None:
     """Dial what is new in a list, and leave what is no more in it."""
     for address in [each for each in now if each not in before]:
-        peer = DialledPeer(role, address, config.peer_security)
         logs.event("outrider.orchestrator", f"{role} added", address=address)
-        pool.dial(peer)
-        if may_have_records(address):
-            pool.follow(Name(peer, config.peer_security))
-    for address in [each for each in before if each not in now]:
-        logs.event("outrider.orchestrator", f"{role} removed", address=address)
-        name = next((n for n in pool.names if (n.role, n.configured) == (role, address)), None)
-        if name is not None:
-            pool.unfollow(name)
-            continue
-        dialled = DialledPeer(role, address, config.peer_security).address
-        for peer in [p for p in pool.peers if p.role == role and p.address == dialled]:
-            pool.leave(peer)
+        pool.follow(Name(DialledPeer(role, address, config.peer_security), config.peer_security))
+    for name in [each for each in pool.names if each.role == role and each.configured not in now]:
+        logs.event("outrider.orchestrator", f"{role} removed", address=name.configured)
+        pool.unfollow(name)

@@ -18,23 +18,23 @@ from orchestrator.completions import Completions, InFlight, Observer, Responses,
 from orchestrator.config import OrchestratorConfig
 from orchestrator.jobs import Jobs, job_log, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
+from orchestrator.leases import PooledPeer
 from orchestrator.log import check_key, owned_key
 from orchestrator.lookup_caches import load_shared_texts
 from orchestrator.metering import counted
 from orchestrator.paired_drafts import PairedDraft
-from orchestrator.peers import Hosted, Peer
+from orchestrator.peers import Hosted
 from orchestrator.planner import check_embedded
 from orchestrator.pool import Pool
 from orchestrator.reporting import duration, view
 from orchestrator.request import read_json, read_parts
 from orchestrator.resuming import NOTHING_REPORTED, Reported
-from orchestrator.targets import PooledTarget
 from outrider import logs, wire
 from outrider.access import Access, current_caller
 from outrider.core.speculate import control
 from outrider.errors import Draining, InvalidRequest
 from outrider.grants import Right
-from outrider.messages import Rule
+from outrider.messages import PeerState, Rule
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
@@ -66,11 +66,9 @@ class Orchestrator:
         self.registry: DraftRegistry | None = None
         """The drafts that join; None where none is accepted."""
         if config.accept_drafts:
-            self.registry = DraftRegistry(config.trust_drafts, config.request_seconds)
+            self.registry = DraftRegistry(pool, config.trust_drafts, config.request_seconds)
         pool.on_change = self.readiness_changed.set
         pool.target_seconds = config.target_seconds
-        if self.registry is not None:
-            self.registry.use(pool)
         self._observers: list[Observer] = []
         self._completions = Completions(config, pool, self.texts, self._observers)
         self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
@@ -325,7 +323,7 @@ class Orchestrator:
             service_version=outrider.__version__,
             active_generation_count=self._completions.active_count,
             peers=[
-                *(self._target_status(target) for target in self.pool.targets),
+                *(self._peer_status(target) for target in self.pool.targets),
                 *(self._draft_status(draft) for draft in self.pool.drafts),
             ],
             speculating=not obstacle,
@@ -372,33 +370,27 @@ class Orchestrator:
             for each in (self.registry.refused() if self.registry is not None else ())
         ]
 
-    def _peer_status(self, peer: Peer) -> messages.PeerStatus:
+    def _peer_status(self, pooled: PooledPeer) -> messages.PeerStatus:
+        peer, obstacle = pooled.peer, pooled.obstacle()
+        state = PeerState.REFUSED if peer.ready and obstacle else peer.state
         return messages.PeerStatus(
             role=peer.role,
             address=peer.address,
-            state=wire.PEER_STATES.write(peer.state),
-            detail=peer.detail,
+            state=wire.PEER_STATES.write(state),
+            detail=obstacle,
             model=peer.model,
             round_trip_duration=duration(peer.round_trip),
+            joined=peer.has_joined,
+            generation_count=pooled.generation_count,
         )
 
-    def _target_status(self, target: PooledTarget) -> messages.PeerStatus:
-        status = self._peer_status(target.peer)
-        if target.peer.ready and (obstacle := target.obstacle()):
-            status.state, status.detail = messages.PEER_STATE_REFUSED, obstacle
-        status.generation_count = target.generation_count
-        return status
-
     def _draft_status(self, draft: PairedDraft) -> messages.PeerStatus:
-        status = self._peer_status(draft.peer)
-        if draft.peer.ready and (obstacle := draft.obstacle()):
-            refused, learning = messages.PEER_STATE_REFUSED, messages.PEER_STATE_LOADING
-            status.state = learning if draft.is_learning else refused
-            status.detail = obstacle
-        status.joined, status.trusted = draft in self.pool.joined, draft.is_trusted
+        status = self._peer_status(draft)
+        if draft.peer.ready and draft.is_learning:
+            status.state = messages.PEER_STATE_LOADING
+        status.trusted = draft.is_trusted
         if draft.translation is not None:
             status.translation.CopyFrom(draft.translation)
-        status.generation_count = draft.generation_count
         status.tokens_per_second = 1.0 / draft.rates.token_time.value
         return status
 

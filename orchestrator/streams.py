@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 import grpc
 
-from outrider import tracing
+from outrider import request_scope, tracing, wire
 from outrider.errors import InvalidRequest, ModelChanged, OutriderError
 from outrider.messages import SessionParameters
 from outrider.rpc.statuses import read_error_info
 from outrider.tracing import NOTHING, TracedKind, TraceSpan
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_registry_service_pb2 as messages
+from outrider.v1 import draft_service_pb2 as draft_messages
 
 _FINAL = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -24,6 +27,15 @@ _FINAL = {
 _FAILURES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 
 _CODES = {int(code.value[0]): code for code in grpc.StatusCode}
+
+DRAFT_BYTES = 4 << 20
+"""Bytes of one message of a draft, at most; 64 rows of 4,096 entries are half of that."""
+
+MOST_REASON = 1024
+"""Characters of what a draft says of its failure."""
+
+Requests = AsyncIterator[Any]
+Write = Callable[[Any], Awaitable[None]]
 
 _USERS_FIELDS = ("grammar", "sampling")
 """What may turn out on the way to be impossible, and is the user's own."""
@@ -49,8 +61,6 @@ class StreamLost(Exception):
             self.final = self.breaks_protocol = True
         its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS
         self.refusal: OutriderError | None = model_changed(trailing)
-        self.is_changed = self.refusal is not None
-        """Whether the service hosts another model by now."""
         if its_user:
             self.refusal = InvalidRequest(field, message)
 
@@ -166,6 +176,111 @@ class Stream:
         """End the stream; the service stops its work and keeps the cache as evictable."""
         self._span.end()
         self._call.cancel()
+
+
+class JoinedStream:
+    """A session's stream to a draft that joined: it is invited, and attends by a call of its own.
+
+    The invitation carries the first order, so that drafting starts as soon as with a draft that
+    was dialled.
+    """
+
+    def __init__(
+        self,
+        opening: SessionParameters,
+        invite: Callable[[JoinedStream, messages.SessionInvitation], None],
+        address: str = "",
+    ) -> None:
+        self.byte_count = 0
+        self._span = begin_session("draft", address, opening)
+        self._opening: common.OpenSession | None = wire.write_opening(opening)  # until it is sent
+        self._invite = invite
+        self._call: tuple[Requests, Write] | None = None  # once the draft attends
+        self._lost: StreamLost | None = None  # how it ended
+        self._attended, self._over = asyncio.Event(), asyncio.Event()  # set with those two
+
+    # --- for the generation ---
+
+    async def write(self, message: draft_messages.DraftRequest) -> None:
+        """Send a message, the first one with the invitation. Raises StreamLost."""
+        self.byte_count += message.ByteSize()
+        if self._opening is not None:
+            opening, self._opening = self._opening, None
+            invitation = messages.SessionInvitation(
+                open=opening,
+                order=message.order,
+                metadata=dict(request_scope.carried(self._span.trace_parent)),
+            )
+            self._invite(self, invitation)
+            return
+        _, write = await self._attending()
+        try:
+            await write(messages.AttendResponse(order=message.order))
+        except grpc.aio.BaseError:
+            raise self._left() from None
+
+    async def __aiter__(self) -> AsyncIterator[draft_messages.DraftResponse]:
+        """Yield messages until the stream is lost, then raise StreamLost."""
+        requests, _ = await self._attending()
+        try:
+            async for request in requests:
+                self.byte_count += request.ByteSize()
+                yield self._response(request)
+        except grpc.aio.BaseError:
+            pass  # the call is over
+        except InvalidRequest:  # the server's word for bytes that are no message
+            self.lose(StreamLost.unreadable())
+        raise self._left()
+
+    def cancel(self) -> None:
+        """End the stream; the draft stops its work and keeps the cache as evictable."""
+        self.lose(StreamLost.gone("the session was closed"), is_wanted=True)
+
+    async def _attending(self) -> tuple[Requests, Write]:
+        """Return the call by which the draft attends, once it does. Raises StreamLost."""
+        await self._attended.wait()
+        if self._lost is not None or self._call is None:
+            raise self._left()
+        return self._call
+
+    def _response(self, request: messages.AttendRequest) -> draft_messages.DraftResponse:
+        """Return what a message answers. Raises StreamLost."""
+        kind = request.WhichOneof("message")
+        if kind == "failure":
+            failure = request.failure
+            raise self.lose(StreamLost.reported(failure.code, failure.message[:MOST_REASON]))
+        if kind != "response" or request.ByteSize() > DRAFT_BYTES:
+            raise self.lose(StreamLost.unreadable())
+        return request.response
+
+    # --- for the draft ---
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is received or sent any more."""
+        return self._lost is not None
+
+    def _left(self) -> StreamLost:
+        """Return how it ended: by the draft's leaving, unless that is known otherwise."""
+        return self.lose(StreamLost.gone("the draft left the session"))
+
+    def lose(self, lost: StreamLost, is_wanted: bool = False) -> StreamLost:
+        """End the stream, if it is not over; return how it ended."""
+        if self._lost is None:
+            self._lost = lost
+            self._span.end(error="" if is_wanted else lost.code.name)
+            self._attended.set()
+            self._over.set()
+        return self._lost
+
+    async def serve(self, requests: Requests, write: Write) -> None:
+        """Let a call carry the messages until either side ends the session."""
+        self._call = requests, write
+        self._attended.set()
+        try:
+            await self._over.wait()
+        finally:
+            self._left()
 
 
 class LostStream:

@@ -13,32 +13,36 @@ from orchestrator.first_estimates import (
     process_of,
     take_measured_costs,
 )
-from orchestrator.leases import PooledPeer
+from orchestrator.leases import Lease, PooledPeer
 from orchestrator.peers import DialledPeer
 from outrider import logs, wire
-from outrider.core.health import LOOK_SECONDS, Expected, Silence, is_late, is_stuck
+from outrider.core.health import LOOK_SECONDS, Expected, Overdue, Silence, overdue
 from outrider.core.rates import Mean
 from outrider.core.route import TargetOffer
 from outrider.core.target_costs import TargetCosts
 from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
 
-_LEAST_READ = 4 * 16
-"""Tokens of a prompt that have to be read before the time says something of each."""
+_LEAST_READ = 64
+"""Tokens of a prompt that have to be read before the time says something of each: four blocks, to
+which what is cached is counted."""
+
 _READ_SECONDS = 0.001
-"""Of a prompt's token, before anything is known."""
-_BATCH_TOKENS = 512  # of the longest decode, unless a target is started with more
+"""Seconds of a prompt's token, until a target says what its decodes take, or has read some."""
+
+_BATCH_TOKENS = 512
+"""Tokens of the longest decode, unless a target is started with more: llama.cpp's micro-batch."""
 
 
 class PooledTarget(PooledPeer):
     """A target in a pool; what is learned of it is kept for as long as it is there."""
 
+    peer: DialledPeer
+
     def __init__(self, peer: DialledPeer) -> None:
         super().__init__(peer)
-        self.peer = peer
         self.costs = TargetCosts()
         """What is learned of it, with any draft."""
-        self.unread_count = 0  # tokens of the prompts there that it has still to read
         self.is_leaving = False
         """Nothing new comes here; when the last text is over, it is left."""
         self.refused = ""
@@ -61,6 +65,11 @@ class PooledTarget(PooledPeer):
     def read_seconds(self) -> float:
         """The time of each token that it reads."""
         return self._read_time.value
+
+    @property
+    def unread_count(self) -> int:
+        """Tokens of the prompts there that it has still to read."""
+        return sum(each.unread_count for each in self.leases)
 
     @property
     def is_usable(self) -> bool:
@@ -151,10 +160,15 @@ class PooledTarget(PooledPeer):
         """It says that it has no room, and to ask again after this time."""
         self._busy_until = time.monotonic() + seconds
 
-    def note_read(self, count: int, seconds: float) -> None:
-        """It read so many tokens of a prompt in this time."""
-        if count >= _LEAST_READ:
-            self._read_time.note(seconds / count)
+    def note_read(
+        self, lease: Lease[PooledTarget], count: int, cached_count: int, seconds: float
+    ) -> None:
+        """A leased prompt of `count` tokens was read in this time, but for those in the cache."""
+        self.held.correct(lease.text, cached_count)
+        self.held.note(lease.text, self.session_count)
+        lease.note_read()
+        if count - cached_count >= _LEAST_READ:
+            self._read_time.note(seconds / (count - cached_count))
 
     def misfit(self) -> str:
         """Return why it writes nothing new for this pool; empty where it may."""
@@ -170,7 +184,9 @@ class TargetWatch:
         """A target that decodes nothing has at least `timeout`; `asked` is what it is asked for."""
         self.wait = Silence(LOOK_SECONDS)
         self.tries = 0
-        """Answers in a row that were not waited for any longer."""
+        """Answers in a row that were overdue."""
+        self.why = ""
+        """What the newest of them waited for, and how long, for people."""
         self._timeout = timeout
         self._asked = asked
 
@@ -183,27 +199,23 @@ class TargetWatch:
         """See how long it has waited, where it waits for a target at all."""
         self.wait.note_look(time.monotonic()) if is_waiting else self.wait.end()
 
-    def why_stuck(self, target: PooledTarget, length: int = 0) -> str:
-        """Return why its engine is stuck, for people; empty where it is not."""
-        idle, expected = target.peer.idle.seconds, target.expected(length)
-        if not is_stuck(self.wait.seconds, idle, self._timeout, expected):
-            return ""
-        its = f"left {self._asked} unanswered for {self.wait.seconds:.0f} s and decoded nothing"
-        return f"the target at {target.address} is stuck: it {its}"
+    def overdue(self, target: PooledTarget, length: int = 0) -> Overdue | None:
+        """Return why an answer for a text of `length` tokens is overdue; None where it is not.
 
-    def why_late(self, target: PooledTarget, is_of_engine: bool = True, length: int = 0) -> str:
-        """Return why an answer is not worth waiting for any longer; empty where it is.
-
-        What an engine has to answer may wait for the texts of others, so that it has twice the
-        time; and each answer after this one has twice its time.
+        A stuck target is ejected; one that is late works, and is not.
         """
-        expected = target.expected(length).answer if is_of_engine else 0.0
-        if not is_late(self.wait.seconds, self._timeout, expected, self.tries + is_of_engine):
-            return ""
-        seconds = f"{self.wait.seconds:.0f} s"
+        idle, expected = target.peer.idle.seconds, target.expected(length)
+        found = overdue(self.wait.seconds, idle, self._timeout, expected, self.tries)
+        if found is None:
+            return None
+        self.why = f"left {self._asked} unanswered for {self.wait.seconds:.0f} s"
+        if found is Overdue.STUCK:
+            self.why = f"is stuck: it {self.why} and decoded nothing"
+            target.note_failure(self.why)
+        self.why = f"the target at {target.address} {self.why}"
         self.tries += 1
-        self.wait.note_word()
-        return f"the target at {target.address} left {self._asked} unanswered for {seconds}"
+        self.wait.end()
+        return found
 
 
 def _have_other_bits(one: common.GetModelResponse, other: common.GetModelResponse) -> bool:

@@ -422,7 +422,7 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedDraft:
-    """A draft that dialled in and was sent away lately; `address` is of its last attempt."""
+    """The latest draft of a host that was refused; `address` is of its last attempt."""
 
     address: str
     model_name: str  # empty where it did not come so far

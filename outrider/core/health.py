@@ -1,8 +1,8 @@
 """Whether a peer is used, and how long an answer of it is waited for. Pure.
 
 A peer is a draft or a target, dialled or joined: the rules are the same. It fails by sending what
-cannot be, by silence, or by losing a text that it works on. How quick it is decides where a text
-goes, and is no failure. Times are seconds of the caller's clock.
+cannot be; a target, too, by decoding nothing, or by losing a text while it says that it serves. How
+quick it is decides where a text goes, and is no failure. Times are seconds of the caller's clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ TIMEOUT = 20.0
 otherwise. 512 tokens of a prompt are one decode, which takes 7 s at the 70 tokens/s of a slow CPU.
 """
 
-LOOK_SECONDS = 1.0  # s; between two looks at how long an answer has been waited for: 5 % of that
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at how long an answer has been waited for: 5 % of the timeout."""
 
 FIRST_EJECTION, LONGEST_EJECTION = 5.0, 300.0
 """Seconds; doubled from the one to the other, and short again after twice the longest without a
@@ -26,14 +27,12 @@ failure. A trial costs one text a timeout at most, which is 7 % of the longest; 
 ejection is of 300 s, too."""
 
 _SLACK = 8.0
-"""Times what an answer should take. Four rows took 6.8 times as long beside a busy draft on the
-same two cores."""
+"""Times what an answer should take, before it is late. Four rows took 6.8 times as long beside a
+busy draft on the same two cores."""
 
 MOST_FAILURES = 8
 """Failures of a text's targets in a row, without a token between them, before the text ends. The
 pauses between them are some 8 s together, so that a failure that passes does not end it."""
-
-_AT_ONCE = 1.0  # s; texts that are lost within it were lost by one fault
 
 T = TypeVar("T")
 
@@ -54,7 +53,6 @@ class Health:
         self.ejections = 0  # in a row
         self._until = -math.inf  # the end of the newest ejection
         self._is_tried = False  # it has not brought anything right since then
-        self._lost_time = -math.inf  # of the newest text that it lost
 
     def state(self, now: float) -> State:
         """Return whether the peer is used."""
@@ -71,18 +69,10 @@ class Health:
         state = self.state(now)
         return state is State.CLOSED or (state is State.HALF_OPEN and not text_count)
 
-    def note_failure(self, now: float, reason: str, is_loss: bool = False) -> None:
-        """It failed; a loss is what a restart explains, so that only the second soon after counts.
-
-        What it was asked for before it was ejected says nothing new.
-        """
+    def note_failure(self, now: float, reason: str) -> None:
+        """It failed. What it was asked for before it was ejected says nothing new."""
         if now < self._until:
             return
-        since_loss = now - self._lost_time
-        if is_loss:
-            self._lost_time = now
-            if not self._is_tried and not _AT_ONCE <= since_loss < LONGEST_EJECTION:
-                return
         if now > self._until + 2.0 * LONGEST_EJECTION:
             self.ejections = 0
         self._until = now + doubled(FIRST_EJECTION, self.ejections, LONGEST_EJECTION)
@@ -162,6 +152,13 @@ class Silence:
         self.seconds, self._time = 0.0, None
 
 
+class Overdue(Enum):
+    """Why an answer is not waited for any longer."""
+
+    STUCK = auto()  # its engine decodes nothing: the peer is ejected, and the text goes elsewhere
+    LATE = auto()  # what was asked may be lost: it is asked again, at another peer if there is one
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What is expected of a target that has something to answer, in seconds."""
@@ -170,19 +167,16 @@ class Expected:
     answer: float  # its queue, the whole text to read, and some tokens; inf where it is overbooked
 
 
-def is_stuck(waited: float, idle: float, timeout: float, expected: Expected) -> bool:
-    """Say whether a target is that has decoded nothing for `idle` seconds while it was asked."""
-    return min(waited, idle) > _limit(timeout, expected.decode, 0)
+def overdue(
+    waited: float, idle: float, timeout: float, expected: Expected, tries: int
+) -> Overdue | None:
+    """Return why an answer that was waited for is overdue; None where it is not.
 
-
-def is_late(waited: float, timeout: float, answer: float, tries: int) -> bool:
-    """Say whether an answer is not worth waiting for any longer: what was asked may be lost.
-
-    `answer` is how long it should take, by what is known; each of the `tries` before had half the
-    time.
+    `idle` is for how long the engine has decoded nothing. An engine that works may have the texts
+    of others to answer first, so an answer is late only after twice the time in which an idle
+    engine is stuck; and after twice as much each of the `tries` before.
     """
-    return waited > _limit(timeout, answer, tries)
-
-
-def _limit(timeout: float, expected: float, tries: int) -> float:
-    return max(timeout, _SLACK * expected) * 2.0 ** min(tries, 64)
+    if min(waited, idle) > max(timeout, _SLACK * expected.decode):
+        return Overdue.STUCK
+    late = doubled(2.0 * max(timeout, _SLACK * expected.answer), tries, math.inf)
+    return Overdue.LATE if waited > late else None

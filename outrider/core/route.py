@@ -33,8 +33,9 @@ _TEXT_TOKENS = 128
 _DRAFT_LENGTH = 4
 """Tokens over which the way to a draft is spread: about what one order brings."""
 
-_DIGEST_BYTES = 8
-_KEPT_TEXTS, _KEPT_DIGESTS = 1024, 1 << 16
+_DIGEST_BYTES = 8  # two texts with one digest would cost time, and nothing else
+_KEPT_DIGESTS = 1 << 16
+"""Digests of all texts that one peer holds: a million tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +179,7 @@ class HeldTexts:
                 self._forget(each)
         self._texts[digests[-1]] = digests
         self._known.update(digests)
-        most = max(1, min(session_count, _KEPT_TEXTS))
+        most = max(1, session_count)
         while len(self._texts) > 1 and self._is_over(most):
             self._forget(next(iter(self._texts)))
 

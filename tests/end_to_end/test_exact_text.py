@@ -194,8 +194,7 @@ async def test_an_evicted_session_changes_nothing(
     )
     pair.start()
     try:
-        for peer in pair.peers:
-            assert await peer.wait_until_ready(30.0)
+        await eventually(lambda: all(peer.ready for peer in pair.dialled), 30.0)
         generation = await make_generation(
             pair, PROMPTS[6], sampling=GREEDY, draft_length=4, token_limit=LIMIT, seed=SEED
         )

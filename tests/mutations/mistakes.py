@@ -219,19 +219,9 @@ MISTAKES = (
     ),
     # --- drafts that were sent away ---
     Mistake(
-        "a hostile host pushes everybody else's refusals out",
-        "orchestrator/refused_drafts.py",
-        "        for each in of_host[:-MOST_OF_A_HOST]:\n            del self._refusals[each]\n",
-        "",
-        (
-            "tests/unit/test_refused_drafts.py"
-            "::test_a_host_that_tries_under_any_names_pushes_nobody_out",
-        ),
-    ),
-    Mistake(
         "a draft that joined well is shown as sent away",
         "orchestrator/joined_drafts.py",
-        '            self._refused.forget(draft.address, fields["model"])',
+        "            self._refused.forget(draft.address)",
         "            pass",
         (
             "tests/services/test_joined_drafts.py"
@@ -422,8 +412,8 @@ MISTAKES = (
     Mistake(
         "an engine that was idle before it was asked anything is stuck",
         "outrider/core/health.py",
-        "min(waited, idle) > _limit",
-        "idle > _limit",
+        "min(waited, idle) > max",
+        "idle > max",
         ("tests/unit/test_health.py",),
     ),
     Mistake(

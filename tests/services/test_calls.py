@@ -38,7 +38,7 @@ Call = Callable[[OrchestratorProcess], Awaitable[object]]
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.1)
+    monkeypatch.setattr("orchestrator.peers.DESCRIBE_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.calls.LOOK_SECONDS", 0.1)
 
 
@@ -76,7 +76,8 @@ async def count_cached(orchestrator: OrchestratorProcess) -> list[int]:
     return completion.token_ids
 
 
-CALLS = [embed, score, search, count_cached]
+KINDS = [embed, search]
+"""A call with a single answer, and one that streams."""
 
 
 @contextlib.contextmanager
@@ -107,7 +108,7 @@ def held_up_when_called(processes: Sequence[ModelProcess], count: int) -> Iterat
     now="it is made at another target once this one has decoded nothing for `--target-timeout`, or "
     "several of its longest decodes; without another it ends with UNAVAILABLE and its name",
 )
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", KINDS)
 async def test_a_call_is_made_at_another_target_when_its_own_is_stuck(call: Call) -> None:
     async with over(TARGET, TARGET, target_seconds=LEAST) as (orchestrator, targets):
         right = await call(orchestrator)
@@ -118,7 +119,7 @@ async def test_a_call_is_made_at_another_target_when_its_own_is_stuck(call: Call
         assert "decoded nothing" in reasons[stuck] and not reasons[1 - stuck]
 
 
-@pytest.mark.parametrize(("call", "count"), [*((call, 1) for call in CALLS), (search, 2)])
+@pytest.mark.parametrize(("call", "count"), [(embed, 1), (search, 2)])
 async def test_without_another_target_the_call_ends_and_names_a_stuck_one(
     call: Call, count: int
 ) -> None:
@@ -147,7 +148,7 @@ async def failing(call: Awaitable[object], status: str = "UNAVAILABLE") -> str:
     before="it ended with UNAVAILABLE, as if the target were away",
     now="it ends with DEADLINE_EXCEEDED, as a text does that takes too long",
 )
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", KINDS)
 async def test_a_call_whose_deadline_comes_says_so(call: Call) -> None:
     async with over(TARGET, request_seconds=3.0) as (orchestrator, targets):
         with held_up_when_called(targets, 1):
@@ -213,16 +214,13 @@ class Failing(TargetServicer):
     now="it is made again, at another target where there is one; what fails eight times ends it",
 )
 @pytest.mark.parametrize("call", [embed, score])
-@pytest.mark.parametrize(
-    "errors", [[EngineBusy("the engine's queue is full", 0.1)] * 6, [DecodeFailed("a bad moment")]]
-)
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_call_is_made_again_where_a_target_had_no_room_or_a_bad_moment(
-    call: Call, errors: list[Exception], count: int
+    call: Call, count: int
 ) -> None:
     async with over(TARGET) as (orchestrator, _):
         right = await call(orchestrator)
-    left = list(errors)
+    left = [DecodeFailed("a bad moment"), *[EngineBusy("the engine's queue is full", 0.1)] * 2]
     async with over(*[role_of(Failing, errors=left)] * count) as (orchestrator, _):
         assert await call(orchestrator) == right
     assert not left
@@ -231,7 +229,7 @@ async def test_a_call_is_made_again_where_a_target_had_no_room_or_a_bad_moment(
 async def test_what_fails_again_and_again_ends_the_call_with_its_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left: list[Exception] = [DecodeFailed("llama_decode returned -3")] * 100
     async with over(role_of(Failing, errors=left)) as (orchestrator, _):
         assert "llama_decode returned -3" in await failing(embed(orchestrator))
@@ -248,7 +246,7 @@ class Refusing(TargetServicer):
 async def test_what_one_target_does_not_know_another_one_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     async with over(role_of(Refusing), TARGET) as (orchestrator, _):
         assert await embed(orchestrator)
     async with over(role_of(Refusing), role_of(Refusing)) as (orchestrator, _):

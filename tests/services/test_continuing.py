@@ -234,7 +234,7 @@ async def test_a_session_that_is_closed_while_it_writes_says_so(service: ModelPr
 async def test_an_orchestrator_knows_how_much_of_its_time_the_target_decodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.02)
+    monkeypatch.setattr("orchestrator.peers.DESCRIBE_SECONDS", 0.02)
     async with three_services(model, model) as trio:
         await generate(trio.orchestrator, request(token_limit=60, n_max=0))
 

@@ -130,7 +130,7 @@ async def test_an_answer_counts_what_its_rows_attended_to(monkeypatch: pytest.Mo
 async def test_what_a_target_measures_after_its_load_replaces_what_was_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.02)
+    monkeypatch.setattr("orchestrator.peers.DESCRIBE_SECONDS", 0.02)
     async with three_services(toy, toy) as trio:
         measured = Prepared(
             Numerics.NATIVE, [Point(1, 0.25)], PlainCosts(0.25, 0.25, None), "streams", False, "now"

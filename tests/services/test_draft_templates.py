@@ -381,7 +381,7 @@ async def test_a_draft_that_is_left_while_its_template_renders_costs_no_text(
     async with services(templated) as trio:
         monkeypatch.setattr(OwnPrompts, "prompt_for", render)
         pool, message = trio.orchestrator.pool, asked(token_limit=200)
-        [draft] = pool.configured
+        [draft] = pool.drafts
         writing = asyncio.create_task(generate(trio.orchestrator, message))
         await reached.wait()
         assert isinstance(draft.peer, Peer)

@@ -357,7 +357,7 @@ async def test_a_draft_with_another_vocabulary_is_refused_and_named() -> None:
         return toy(seed=2, changed_texts={17: b"other"}, eos_bias=NEVER)
 
     async with three_services(target, other, same_vocabulary=True) as trio:
-        await eventually(lambda: trio.orchestrator.pool.mismatch is not None)
+        await eventually(lambda: trio.orchestrator.pool.drafts[0].mismatch is not None)
         status = await trio.orchestrator.status()
         assert not status.speculating
         assert "17" in status.reason

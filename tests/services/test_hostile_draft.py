@@ -204,12 +204,10 @@ async def test_a_draft_answers_for_its_own_messages_alone() -> None:
             async for _ in Driver(generation, orchestrator.pool, deadline).run():
                 if not joined:
                     joined = True
-                    await eventually(lambda: bool(orchestrator.pool.joined))
+                    await eventually(lambda: len(orchestrator.pool.drafts) == 2)
                     ComesOut.may_send.set()
                     await asyncio.sleep(0.5)
-            [other] = orchestrator.pool.joined
-            assert other.health.ejections == 0
-            assert orchestrator.pool.drafts[0].health.ejections == 1
+            assert [each.health.ejections for each in orchestrator.pool.drafts] == [1, 0]
     assert generation.committed[len(plan.prompt) :] == written_alone(target(), asked)
 
 
@@ -471,7 +469,7 @@ async def test_a_draft_that_describes_itself_wrongly_is_refused_and_watched(
     servicer = type("Servicer", (DescribesItself,), members)
     asked = request(token_limit=LENGTH)
     async with beside(servicer) as orchestrator:
-        peer = orchestrator.pool.draft
+        peer = orchestrator.pool.drafts[0].peer
         assert peer is not None
         await eventually(lambda: peer.state is PeerState.REFUSED)
         assert "describes itself wrongly" in (await orchestrator.status()).reason

@@ -77,7 +77,10 @@ async def accepting(**options: Any) -> AsyncIterator[OrchestratorProcess]:
 
 
 async def until_joined(orchestrator: OrchestratorProcess, count: int = 1) -> None:
-    await eventually(lambda: len(orchestrator.pool.joined) == count)
+    def has_joined() -> bool:
+        return sum(each.peer.has_joined for each in orchestrator.pool.drafts) == count
+
+    await eventually(has_joined)
 
 
 def stub_of(orchestrator: OrchestratorProcess) -> Any:
@@ -184,7 +187,7 @@ async def test_generations_lease_different_drafts_and_give_them_back() -> None:
         running(JoiningDraft(orchestrator.address, slow_draft)),
     ):
         await until_joined(orchestrator, 2)
-        drafts = list(orchestrator.pool.joined)
+        drafts = list(orchestrator.pool.drafts)
         both = [asyncio.create_task(generate(orchestrator, long_request())) for _ in range(2)]
         await eventually(lambda: [draft.generation_count for draft in drafts] == [1, 1])
         for completion in await asyncio.gather(*both):
@@ -223,7 +226,7 @@ async def test_another_draft_takes_over_when_the_leased_one_is_lost() -> None:
             await until_joined(orchestrator, count)
 
         async def kill_the_leased_one() -> None:
-            leased = [draft.generation_count for draft in orchestrator.pool.joined].index(1)
+            leased = [draft.generation_count for draft in orchestrator.pool.drafts].index(1)
             await drafts.pop(leased).close()
 
         asked = long_request()
@@ -272,13 +275,13 @@ async def test_what_was_learned_of_a_draft_outlives_its_connection(is_broken: bo
         await until_joined(orchestrator)
         rates = orchestrator.pool.pair.rates
         if is_broken:
-            orchestrator.pool.joined[0].note_failure("it sent nonsense")
+            orchestrator.pool.drafts[0].note_failure("it sent nonsense")
         call.cancel()
         await until_joined(orchestrator, 0)
         again = await joining(orchestrator, model)
         await until_joined(orchestrator)
-        assert orchestrator.pool.joined[0].rates is rates
-        assert bool(orchestrator.pool.joined[0].obstacle()) is is_broken
+        assert orchestrator.pool.drafts[0].rates is rates
+        assert bool(orchestrator.pool.drafts[0].obstacle()) is is_broken
         again.cancel()
 
 
@@ -291,7 +294,7 @@ async def test_a_draft_that_joins_again_takes_the_place_of_its_broken_connection
                 await old.read()
         assert end.value.details() == "the draft joined again"
         await until_joined(orchestrator)
-        assert orchestrator.pool.joined[0].rates is not rates  # of another process
+        assert orchestrator.pool.drafts[0].rates is not rates  # of another process
         new.cancel()
 
 
@@ -323,7 +326,7 @@ async def test_a_draft_with_another_vocabulary_is_refused_with_the_first_token_t
             await call.read()
         assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "token 17 differs" in (refusal.value.details() or "")
-        assert not orchestrator.pool.joined
+        assert not orchestrator.pool.drafts
         assert_right(await generate(orchestrator, request()), request())
         [refused] = (await orchestrator.status()).refused_drafts
         assert refused.model_name == other.servicer.description().model_name
@@ -382,7 +385,7 @@ def piece(count: int, size: int = 1) -> registry.JoinRequest:
     [
         ([piece(1000)], "vocabulary"),
         ([piece(0)], "vocabulary"),
-        ([piece(10, 400_000)] * 3, "vocabulary"),
+        ([piece(10, 400_000)] * 5, "vocabulary"),
         ([registry.JoinRequest(model=common.GetModelResponse())], "answer"),
     ],
     ids=["too many tokens", "no tokens", "too many bytes", "no vocabulary"],
@@ -489,7 +492,7 @@ async def test_a_ticket_is_good_once_and_for_nobody_else() -> None:
 async def test_an_invitation_that_nobody_follows_is_repeated_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.joined_drafts._TICKET_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.joined_drafts.CALL_SECONDS", 0.05)
     async with accepting(draft_seconds=0.1) as orchestrator, scripted(orchestrator) as call:
         generation = asyncio.create_task(generate(orchestrator, long_request()))
         first = await invitation(call)
@@ -515,15 +518,19 @@ async def test_a_draft_that_cannot_serve_a_session_is_not_asked_again_by_it() ->
         assert (await again).order.committed.position == 0
 
 
-async def test_a_draft_that_sends_what_nobody_ordered_is_ejected() -> None:
+FRAME = draft_messages.DraftFrame(position=10_000, token_ids=[5] * 64)
+UNORDERED = registry.AttendRequest(response=draft_messages.DraftResponse(frame=FRAME))
+
+
+@pytest.mark.parametrize("sent", [UNORDERED.SerializeToString(), b"\xff\xff\xff"])
+async def test_a_draft_that_sends_what_cannot_be_is_ejected(sent: bytes) -> None:
     async with accepting() as orchestrator, scripted(orchestrator) as call:
         generation = asyncio.create_task(generate(orchestrator, long_request()))
-        attending = stub_of(orchestrator).Attend(timeout=PATIENCE)
+        attend = orchestrator.channel.stream_stream("/outrider.v1.DraftRegistryService/Attend")
+        attending = attend(timeout=PATIENCE)
         ticket = (await invitation(call)).ticket
-        await attending.write(registry.AttendRequest(ticket=ticket))
-        frame = draft_messages.DraftFrame(position=10_000, token_ids=[5] * 64)
-        response = draft_messages.DraftResponse(frame=frame)
-        await attending.write(registry.AttendRequest(response=response))
+        await attending.write(registry.AttendRequest(ticket=ticket).SerializeToString())
+        await attending.write(sent)
         await eventually(lambda: "ejected for" in orchestrator.pool.obstacle())
         [_, draft] = (await orchestrator.status()).peers
         assert draft.state == messages.PEER_STATE_REFUSED and "ejected for" in draft.detail
@@ -562,4 +569,4 @@ async def test_random_messages_change_no_text() -> None:
             await babble(stub.Attend(timeout=PATIENCE), registry.AttendRequest)
         assert_right(await generation, long_request())
         assert_right(await generate(orchestrator, request()), request())
-        assert len(orchestrator.pool.joined) == 1
+        assert len(orchestrator.pool.drafts) == 1

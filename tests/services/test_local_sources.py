@@ -153,11 +153,11 @@ async def test_a_draft_without_a_model_can_join() -> None:
     ):
         await orchestrator.until_ready()
         async with running(LookupProcess(join=orchestrator.address)):
-            await eventually(lambda: len(orchestrator.pool.joined) == 1)
+            await eventually(lambda: len(orchestrator.pool.drafts) == 1)
             completion = await generate(orchestrator, asked)
             assert_right(completion, asked)
             assert completion.origin_count(DRAFTED) > LENGTH / 4
-        await eventually(lambda: not orchestrator.pool.joined)
+        await eventually(lambda: not orchestrator.pool.drafts)
 
 
 async def test_a_draft_with_a_model_goes_before_one_without() -> None:
@@ -167,7 +167,7 @@ async def test_a_draft_with_a_model_goes_before_one_without() -> None:
         over(draft, accept_drafts=True) as orchestrator,
         running(LookupProcess(join=orchestrator.address)),
     ):
-        await eventually(lambda: len(orchestrator.pool.joined) == 1)
+        await eventually(lambda: len(orchestrator.pool.drafts) == 2)
         for _ in range(2):
             before = draft.decode_count
             assert_right(await generate(orchestrator, asked), asked)

@@ -224,7 +224,7 @@ async def joined_by_the_laptop(folder: Path) -> AsyncIterator[tuple[Path, Orches
         ) as orchestrator,
         running(JoiningDraft(orchestrator.address, toy, ClientSecurity(token_file=path))),
     ):
-        await holds(lambda: bool(orchestrator.pool.joined))
+        await holds(lambda: bool(orchestrator.pool.drafts))
         yield tokens, orchestrator
 
 
@@ -239,9 +239,9 @@ async def test_a_draft_whose_token_is_taken_out_is_there_no_more(tmp_path: Path)
     async with joined_by_the_laptop(tmp_path) as (tokens, orchestrator):
         before = tokens.read_text()
         tokens.write_text(before.replace(token_of("laptop"), "another-token-for-the-laptop"))
-        await holds(lambda: not orchestrator.pool.joined)
+        await holds(lambda: not orchestrator.pool.drafts)
         tokens.write_text(before)
-        await holds(lambda: bool(orchestrator.pool.joined))
+        await holds(lambda: bool(orchestrator.pool.drafts))
 
 
 async def test_a_target_that_lets_its_orchestrator_in_no_more_is_shown_as_refusing(
@@ -268,7 +268,7 @@ async def test_a_target_that_lets_its_orchestrator_in_no_more_is_shown_as_refusi
 async def test_a_stream_ends_with_the_right_to_it(tmp_path: Path):
     async with joined_by_the_laptop(tmp_path) as (tokens, orchestrator):
         tokens.write_text(tokens.read_text().replace('"draft"', '"client"'))
-        await holds(lambda: not orchestrator.pool.joined)
+        await holds(lambda: not orchestrator.pool.drafts)
 
 
 async def is_refused(address: str, shown: ClientSecurity) -> bool:
@@ -310,15 +310,15 @@ async def test_those_who_dial_show_their_new_token(tmp_path: Path):
         OutriderClient(orchestrator.address, shown) as client,
         running(JoiningDraft(orchestrator.address, toy, shown)),
     ):
-        await holds(lambda: bool(orchestrator.pool.joined))
+        await holds(lambda: bool(orchestrator.pool.drafts))
         with pytest.raises(CallFailed) as refused:
             await client.status()
         assert refused.value.status == "PERMISSION_DENIED"
         new = "another-token-for-the-laptop"
         tokens.write_text(tokens.read_text().replace(token_of("laptop"), new))
-        await holds(lambda: not orchestrator.pool.joined)
+        await holds(lambda: not orchestrator.pool.drafts)
         path.write_text(new)
-        await holds(lambda: bool(orchestrator.pool.joined))
+        await holds(lambda: bool(orchestrator.pool.drafts))
         path.write_text(token_of("bob"))
 
         async def is_asked_with_it() -> bool:

@@ -179,9 +179,9 @@ async def test_a_draft_joins_with_its_right_alone(tmp_path: Path):
         async with running(JoiningDraft(one.orchestrator.address, make, one.shown("alice"))) as it:
             with pytest.raises(InvalidConfig, match="gives this token no right to that"):
                 await it.task
-            assert not one.orchestrator.pool.joined
+            assert not one.orchestrator.pool.drafts
         async with running(JoiningDraft(one.orchestrator.address, make, one.shown("laptop"))):
-            await eventually(lambda: bool(one.orchestrator.pool.joined), WAIT)
+            await eventually(lambda: bool(one.orchestrator.pool.drafts), WAIT)
 
 
 async def test_a_model_service_is_for_operators(tmp_path: Path):

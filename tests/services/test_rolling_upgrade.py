@@ -87,7 +87,7 @@ async def test_an_older_model_service_or_an_older_orchestrator(protocol: str, ol
         asked = request(token_limit=24, acceptance=3, seed=4)
         assert len((await generate(orchestrator, asked)).token_ids) == 24
         # And with all that there is of now, as far as the peers say that they have it.
-        addresses = [peer.address for peer in orchestrator.pool.peers]
+        addresses = [peer.address for peer in orchestrator.pool.dialled]
         async with running(OrchestratorProcess(*addresses, speculation=DEFAULT)) as usual:
             await usual.until_ready()
             await check_texts(usual, drafters=[])

@@ -35,7 +35,7 @@ PROMPT_COUNT = 11  # of a text whose first round is lost
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.1)
+    monkeypatch.setattr("orchestrator.peers.DESCRIBE_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.driver.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.calls.LOOK_SECONDS", 0.1)
 
@@ -140,5 +140,6 @@ async def test_a_round_that_a_working_target_has_lost_is_asked_again(
         finally:
             others.cancel()
         assert lost
+        assert not orchestrator.pool.targets[0].health.reason
         assert completion.token_ids == written_alone(target(), asked)
         assert completion.statistics.target_fault_count >= 1

@@ -401,7 +401,7 @@ REJECTION = {"acceptance": common.ACCEPTANCE_RULE_REJECTION}
 async def test_a_target_that_sends_other_rows_ends_the_generation_by_name(
     answer: target_messages.VerifyResponse, rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.05)
 
     class SendsOthers(TargetServicer):
         async def Verify(self, request_iterator: Any, context: Any) -> None:

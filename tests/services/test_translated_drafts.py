@@ -185,7 +185,7 @@ async def test_a_foreign_draft_may_join() -> None:
     ):
         await orchestrator.until_ready()
         async with running(JoiningDraft(orchestrator.address, renamed)):
-            await eventually(lambda: bool(orchestrator.pool.joined))
+            await eventually(lambda: bool(orchestrator.pool.drafts))
             await until_translated(orchestrator)
             completion = await generate(orchestrator, asked)
             assert completion.token_ids == written_alone(target(), asked)
@@ -195,7 +195,7 @@ async def test_a_foreign_draft_may_join() -> None:
 async def test_other_ids_are_refused_where_the_same_are_asked_for() -> None:
     async with three_services(target, renamed, same_vocabulary=True) as trio:
         pair = trio.orchestrator.pool
-        await eventually(lambda: pair.mismatch is not None)
+        await eventually(lambda: pair.drafts[0].mismatch is not None)
         assert "differs" in pair.obstacle()
         completion = await generate(trio.orchestrator, request())
         assert completion.origin_count(DRAFTED) == 0

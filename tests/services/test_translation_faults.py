@@ -285,8 +285,8 @@ def renamed() -> Renamed:
 async def test_a_vocabulary_that_was_forgotten_is_sent_again(
     joins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "_ACTIVITY_SECONDS", 0.05)
-    monkeypatch.setattr(joined_drafts, "_DESCRIBE_SECONDS", 0.05)
+    monkeypatch.setattr(peers, "DESCRIBE_SECONDS", 0.05)
+    monkeypatch.setattr(joined_drafts, "DESCRIBE_SECONDS", 0.05)
     async with contextlib.AsyncExitStack() as stack:
         process = await stack.enter_async_context(running(ModelProcess(TARGET, target)))
         if joins:
@@ -333,12 +333,12 @@ async def test_a_lesson_ends_with_the_draft() -> None:
         call = DraftRegistryServiceStub(orchestrator.channel).Join(timeout=PATIENCE)
         await call.read()
         await call.write(registry.JoinRequest(model=described, process_id=bytes(16)))
-        await eventually(lambda: len(orchestrator.pool.joined) == 1)
-        [paired] = orchestrator.pool.joined
+        await eventually(lambda: len(orchestrator.pool.drafts) == 1)
+        [paired] = orchestrator.pool.drafts
         task = paired._lesson._task
         assert task is not None and not task.done()
         call.cancel()
-        await eventually(lambda: not orchestrator.pool.joined)
+        await eventually(lambda: not orchestrator.pool.drafts)
         await asyncio.wait([task], timeout=5)
         assert task.cancelled()
 
@@ -354,13 +354,13 @@ async def test_an_answer_to_a_lesson_that_comes_too_late_is_no_fault() -> None:
         call = DraftRegistryServiceStub(orchestrator.channel).Join(timeout=PATIENCE)
         await call.read()
         await call.write(registry.JoinRequest(model=described, process_id=bytes(16)))
-        await eventually(lambda: len(orchestrator.pool.joined) == 1)
+        await eventually(lambda: len(orchestrator.pool.drafts) == 1)
         learned = messages.LearnVocabularyResponse(level=messages.TRANSLATION_LEVEL_TOKENS)
         for _ in range(2):
             await call.write(registry.JoinRequest(learned=learned))
         await eventually(lambda: is_taught(orchestrator))
         await asyncio.sleep(0.1)
-        assert len(orchestrator.pool.joined) == 1
+        assert len(orchestrator.pool.drafts) == 1
 
 
 @pytest.mark.parametrize(
@@ -391,8 +391,8 @@ async def test_why_a_draft_that_joined_does_not_learn_is_shown_at_once(
     ):
         await orchestrator.until_ready()
         async with running(JoiningDraft(orchestrator.address, renamed)):
-            await eventually(lambda: len(orchestrator.pool.joined) == 1)
-            [paired] = orchestrator.pool.joined
+            await eventually(lambda: len(orchestrator.pool.drafts) == 1)
+            [paired] = orchestrator.pool.drafts
             await eventually(lambda: "does not learn" in paired.obstacle(), 10.0)
             expected = "internal error" if isinstance(refusal, ValueError) else str(refusal)
             assert expected in paired.obstacle()

@@ -264,7 +264,7 @@ class OrchestratorProcess:
 
     async def until_ready(self) -> None:
         """Wait until the target, and the draft if there is one, can be used."""
-        for peer in self.pool.peers:
+        for peer in self.pool.dialled:
             await eventually(partial(_is_ready, peer))
 
 

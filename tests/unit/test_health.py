@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.link import Backoff
+from outrider.backoff import Backoff
 from outrider.core.health import (
     LOOK_SECONDS,
     TIMEOUT,
@@ -18,8 +18,7 @@ from outrider.core.health import (
     State,
     admitted,
     doubled,
-    is_late,
-    is_stuck,
+    overdue,
 )
 
 OPEN, HALF_OPEN, CLOSED = State.OPEN, State.HALF_OPEN, State.CLOSED
@@ -33,8 +32,6 @@ def told(script: str) -> str:
         now = float(time)
         if word == "fails":
             health.note_failure(now, "it sent nonsense")
-        elif word == "loses":
-            health.note_failure(now, "it lost texts twice", is_loss=True)
         elif word == "writes":
             health.note_success()
         left = health.seconds_left(now)
@@ -49,18 +46,13 @@ def told(script: str) -> str:
         # What cannot be, and silence, eject at once; then one text tries.
         "0 fails  open 5\n4 looks  open 1\n5 looks  half_open\n6 writes closed",
         # While it is tried, any failure ejects it again, for twice as long.
-        "0 fails  open 5\n5 loses  open 10\n15 fails  open 20\n35 fails  open 40",
+        "0 fails  open 5\n5 fails  open 10\n15 fails  open 20\n35 fails  open 40",
         # A success closes it, and the next ejection soon after is a longer one all the same.
         "0 fails  open 5\n6 writes closed\n7 fails  open 10",
         # After ten minutes without a failure it is a short one again.
         "0 fails  open 5\n5 fails  open 10\n6 looks  open 9\n616 fails  open 5",
         # What was asked for before the ejection says nothing new.
-        "0 fails  open 5\n1 fails  open 4\n2 loses  open 3",
-        # One loss is what a restart brings, of all its texts at once; a second one soon is a fault.
-        "0 loses  closed\n0.5 loses  closed\n2 loses  open 5",
-        # However much was written between them; but not one of long ago.
-        "0 loses  closed\n9 writes closed\n99 loses  open 5",
-        "0 loses  closed\n400 loses  closed\n402 loses  open 5",
+        "0 fails  open 5\n1 fails  open 4\n2 fails  open 3",
     ],
 )
 def test_a_breaker_opens_half_opens_and_closes(transcript: str) -> None:
@@ -166,10 +158,9 @@ def given_up(
             known, next_look = decodes(now), now + LOOK_EVERY
         if now >= sent:
             wait.note_look(now)
-        if is_stuck(wait.seconds, idle.seconds, timeout, expected):
-            return "stuck", now - sent
-        if is_late(wait.seconds, timeout, expected.answer, 1):
-            return "late", now - sent
+        why = overdue(wait.seconds, idle.seconds, timeout, expected, 0)
+        if why is not None:
+            return why.name.lower(), now - sent
     return "", until - sent
 
 
@@ -209,11 +200,11 @@ def test_each_time_it_is_asked_again_it_has_twice_as_long() -> None:
     wait, tries, asked = Silence(LOOK_SECONDS), 0, []
     for now in steps(0.0, 1000.0, LOOK_SECONDS):
         wait.note_look(now)
-        if is_late(wait.seconds, 20.0, 2.0, tries):
+        if overdue(wait.seconds, 0.0, 20.0, Expected(decode=1.0, answer=2.0), tries):
             asked.append(now)
             tries += 1
             wait.note_word()
-    assert [after - before for before, after in pairwise(asked)] == [41, 81, 161, 321]
+    assert [after - before for before, after in pairwise(asked)] == [81, 161, 321]
 
 
 @pytest.mark.parametrize("length", [15.0, 60.0, 3600.0])
@@ -232,7 +223,7 @@ def test_an_engine_that_was_idle_before_a_round_has_the_whole_time_for_it() -> N
         idle.note_look(now)
         wait.end()
     assert idle.seconds == 1000.0 and wait.seconds == 0.0
-    assert not is_stuck(wait.seconds, idle.seconds, TIMEOUT, QUICK)
+    assert overdue(wait.seconds, idle.seconds, TIMEOUT, QUICK, 0) is None
 
 
 def test_a_word_begins_the_wait_anew_and_what_is_unknown_counts_for_nothing() -> None:

@@ -121,7 +121,7 @@ def test_the_rate_of_the_target_alone_follows_what_its_decodes_take(least_rows: 
 def test_a_draft_that_measured_again_keeps_what_was_seen_of_it() -> None:
     its = Described(9.0)
     pair = pair_of(Described(20.0), its)
-    rates = pair.joined[0].rates
+    rates = pair.drafts[0].rates
     its.measure(2.0, is_rough=False)
     pair._check()
     assert rates.token_time.value == rates.loaded_token_time == pytest.approx(0.002)
@@ -129,7 +129,7 @@ def test_a_draft_that_measured_again_keeps_what_was_seen_of_it() -> None:
     its.model.known_vocabulary_keys.append(b"key")
     its.measure(2.5, is_rough=False)
     pair._check()
-    assert pair.joined[0].rates is rates
+    assert pair.drafts[0].rates is rates
     assert rates.token_time.value == 0.003 and rates.loaded_token_time == 0.0025
 
 
@@ -152,7 +152,7 @@ def test_another_process_is_learned_anew() -> None:
 def test_how_good_sources_without_a_model_are_is_known_beside_every_draft() -> None:
     pair = pair_of(Described(20.0), Described(2.0), Described(3.0))
     overall = []
-    beside = [each.pair_beside(pair.standing) for each in pair.joined]
+    beside = [each.pair_beside(pair.standing) for each in pair.drafts]
     for known in beside:
         _, acceptance = control(Speculation(), Rule.MATCH, known, 1.0).acceptance_of("suffix")
         overall.append(acceptance)
@@ -179,8 +179,8 @@ def test_a_peer_that_was_ejected_gets_nothing_and_then_one_text_that_tries_it(
 
     def lease() -> Any:
         if role == "target":
-            return pool.stay([5], OPENING)
-        return pool.lease(Rule.MATCH, pool.standing)
+            return pool.lease_target([5], OPENING)
+        return pool.lease_draft(Rule.MATCH, pool.standing)
 
     bad.note_failure("it sent what cannot be")
     assert bad.obstacle() == "ejected for 5 s: it sent what cannot be" and not good.obstacle()

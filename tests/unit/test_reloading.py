@@ -123,7 +123,7 @@ async def test_an_orchestrator_takes_limits_and_lists() -> None:
     names = set(changed(CONFIG, after))
     taken = set(take(orchestrator, after, names))
     assert names - taken == {"accept_drafts"}
-    addresses = [(peer.role, peer.address) for peer in orchestrator.pool.peers]
+    addresses = [(peer.role, peer.address) for peer in orchestrator.pool.dialled]
     assert sorted(addresses) == [
         ("draft", "127.0.0.1:4"),
         ("draft", "localhost:5"),
@@ -138,7 +138,7 @@ async def test_an_orchestrator_takes_limits_and_lists() -> None:
     assert orchestrator._jobs._log.retention.count == 9
     again = replace(after, targets=["127.0.0.1:3"], drafts=[])
     take(orchestrator, again, {"targets", "drafts"})
-    assert [peer.address for peer in orchestrator.pool.peers] == ["127.0.0.1:3"]
+    assert [peer.address for peer in orchestrator.pool.dialled] == ["127.0.0.1:3"]
     await orchestrator.pool.stop()
     await orchestrator.close()
 
@@ -187,7 +187,7 @@ async def test_what_is_put_back_is_taken_although_something_else_needs_a_restart
     ]
     assert orchestrator.config.request_seconds == CONFIG.request_seconds
     assert orchestrator.config.speculation.n_max == CONFIG.speculation.n_max
-    assert [peer.address for peer in orchestrator.pool.peers if peer.role == "target"] == [
+    assert [peer.address for peer in orchestrator.pool.dialled if peer.role == "target"] == [
         "127.0.0.1:1"
     ]
     assert bodies == [9, before.gateway.body_bytes]  # type: ignore[attr-defined]
@@ -206,13 +206,14 @@ async def test_a_name_goes_with_all_of_its_records() -> None:
     orchestrator = Orchestrator(CONFIG, make_pool(CONFIG))
     named = replace(CONFIG, targets=["127.0.0.1:1", "targets.invalid:7"])
     take(orchestrator, named, {"targets"})
-    [name] = orchestrator.pool.names
-    name._take(orchestrator.pool, ["10.0.0.1", "10.0.0.2"])  # type: ignore[attr-defined]
-    found = {peer.address for peer in orchestrator.pool.peers if peer.role == "target"}
+    pool = orchestrator.pool
+    name = pool.names[-1]
+    name._take(["10.0.0.1", "10.0.0.2"], pool.dial, pool.leave)
+    found = {peer.address for peer in orchestrator.pool.dialled if peer.role == "target"}
     assert found == {"127.0.0.1:1", "10.0.0.1:7", "10.0.0.2:7"}
     take(orchestrator, CONFIG, {"targets"})
-    found = {peer.address for peer in orchestrator.pool.peers if peer.role == "target"}
-    assert found == {"127.0.0.1:1"} and not orchestrator.pool.names
+    found = {peer.address for peer in orchestrator.pool.dialled if peer.role == "target"}
+    assert found == {"127.0.0.1:1"} and name not in pool.names
     await orchestrator.pool.stop()
     await orchestrator.close()
 

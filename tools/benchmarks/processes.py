@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -42,9 +43,9 @@ async def running_pair(
         pair = Pool([DialledPeer("target", target)], [DialledPeer("draft", draft)])
         pair.start()
         try:
-            for peer in pair.peers:
-                if not await peer.wait_until_ready(60.0):
-                    raise SystemExit(f"the {peer.role} did not become ready: {peer.detail}")
+            async with asyncio.timeout(60.0):
+                while pair.obstacle():  # noqa: ASYNC110 - drafts are no event
+                    await asyncio.sleep(0.1)
             yield pair
         finally:
             await pair.stop()
