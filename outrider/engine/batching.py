@@ -257,6 +257,23 @@ def fillers(
     return best
 
 
+def exchange_to_adjoin(sequences: Collection[int]) -> tuple[int, int] | None:
+    """Return two sequences whose exchange brings these nearer to following each other.
+
+    None if they follow each other. Repeated, it moves as few as possible.
+    """
+    count = len(sequences)
+
+    def missing(start: int) -> list[int]:
+        return [s for s in range(start, start + count) if s not in sequences]
+
+    highest = max(0, max(sequences, default=0) - count + 1)
+    start = min(range(highest + 1), key=lambda start: len(missing(start)))
+    holes = missing(start)
+    outside = [s for s in sequences if not start <= s < start + count]
+    return (min(outside), holes[0]) if holes else None
+
+
 def wait_until(
     now: float,
     ready: Mapping[int, int],

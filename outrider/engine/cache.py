@@ -210,10 +210,23 @@ class SessionCache:
         """The sequences that no session has."""
         return self._free
 
+    def is_free(self, sequence: int) -> bool:
+        """Return whether no session has the sequence."""
+        return sequence in self._free
+
     def held_count(self, sequence: int) -> int:
         """Return how many tokens the owner of a sequence holds there; 0 for a free one."""
         owners = [s for s in self._sessions.values() if s.sequence == sequence]
         return len(owners[0].token_ids) if owners else 0
+
+    def exchange(self, first: int, second: int) -> None:
+        """Let two sequences change owners; either may have none."""
+        other = {first: second, second: first}
+        for session in self._sessions.values():
+            if session.sequence is not None:
+                session.sequence = other.get(session.sequence, session.sequence)
+        self._free = [other.get(sequence, sequence) for sequence in self._free]
+        self._left = {other.get(sequence, sequence) for sequence in self._left}
 
     def _nearest_free(self) -> int:
         """Return the free sequence nearest to those in use: adjacent ones share their work."""

@@ -220,6 +220,7 @@ class LlamaModel:
             rollback=self._sequences.kind,
             snapshot_count=self.snapshot_count,
             window=self._window,
+            can_exchange=not (self._window or self._is_recurrent or self._layout.is_pool),
             thread_count=self._config.thread_count,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
             kernels=kernels_in_use(),
@@ -495,6 +496,23 @@ class LlamaModel:
             return held
         self._sequences.note(sequence, count, 0)
         return count
+
+    def exchange(self, first: int, second: int) -> None:
+        # llama.cpp's copy of a sequence's state leaves out what is outside a sliding window.
+        assert not self._window, "sequences with a sliding window are not exchanged"
+        assert not self._is_recurrent, "recurrent states are copied, not exchanged"
+        assert not self._layout.is_pool, "sequences of a pool are not exchanged"
+        count = len(self._held)
+        assert 0 <= first < count and 0 <= second < count and first != second
+        assert not self._sequences.is_copying, "a copy is carried out by the next decode"
+        states = self._state(first), self._state(second)
+        for sequence, state in ((second, states[0]), (first, states[1])):
+            ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+            if state:
+                self._put_state(sequence, state)
+        self._sequences.note_exchange(first, second)
+        self._sequences.drop_incomplete(first)
+        self._sequences.drop_incomplete(second)
 
     def _put_state(self, sequence: int, state: Any) -> None:
         if not self._set_state(sequence, state):

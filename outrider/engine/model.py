@@ -102,6 +102,8 @@ class ModelDescription:
     """Rows of one decode at most."""
     vocabulary: VocabularyDescription
     rollback: Rollback
+    can_exchange: bool
+    """Whether `exchange` moves all that a sequence holds."""
     thread_count: int
     system_info: str
     kernels: str = ""
@@ -274,6 +276,13 @@ class Model(Protocol):
         What they hold means nothing, but a decode after them takes as long as after a text. Returns
         what it holds then: fewer tokens where memory is short, and what it held before where
         cells cannot be repeated.
+        """
+        ...
+
+    def exchange(self, first: int, second: int) -> None:
+        """Give each of two sequences what the other holds; only where `can_exchange`, of streams.
+
+        What was copied since the last decode may not be there yet: call it right after one.
         """
         ...
 

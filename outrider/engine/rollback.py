@@ -297,6 +297,11 @@ class RollbackMemory:
         fitting = [count for count in self.checkpoint_counts(source) if count <= token_count]
         return max(fitting, default=0)
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether the next decode copies a sequence."""
+        return bool(self._copying)
+
     def waits_for_copy(self, *sequences: int) -> bool:
         """Return whether the next decode copies from or to one of these sequences."""
         return not self._copying.isdisjoint(sequences)
@@ -313,6 +318,14 @@ class RollbackMemory:
         self._checkpoints[destination] = list(self._checkpoints[source])
         self._first[destination] = self._first[source]
         self._used[destination] = self._decodes
+
+    def note_exchange(self, first: int, second: int) -> None:
+        """Take note that two sequences were given what the other one held."""
+        held, kept = self.held, self._checkpoints
+        held[first], held[second] = held[second], held[first]
+        kept[first], kept[second] = kept[second], kept[first]
+        self._first[first], self._first[second] = self._first[second], self._first[first]
+        self._last_rows[first] = self._last_rows[second] = 0
 
     def drop_incomplete(self, sequence: int) -> int:
         """Empty a sequence that has not every cell which its next token looks at.

@@ -19,6 +19,7 @@ from outrider.engine.core_lock import CoreLock
 from outrider.engine.hosting import Counters, HostOptions
 from outrider.engine.job import Lease, Ticket, counts_of
 from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
+from outrider.engine.moving import Moved, exchange
 from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Prepared
 from outrider.engine.scheduler import Scheduler
@@ -212,10 +213,27 @@ class JobRunner:
     # --- decoding ---
 
     def decode(self, now: float) -> None:
-        """Let the own draft draft, and decode what is ready."""
+        """Let the own draft draft and decode what is ready; then move sequences where that pays."""
+        before = self._counters.decodes
         self._draft(self.scheduler.asking())
         free, held = self.cache.free_sequences, self.cache.held_count
         self._decode(self.scheduler.next_decode(now, free, held))
+        # Right after a decode no copy is pending, see Model.exchange.
+        if self._counters.decodes > before and (
+            pair := self.scheduler.exchange_due(perf_counter())
+        ):
+            self._exchange(*pair)
+
+    def _exchange(self, first: int, second: int) -> None:
+        """Let two sequences change owners, unless their cells cannot follow."""
+        begin = perf_counter()
+        moved = exchange(self._model, self.cache, first, second)
+        if moved is Moved.NOTHING:
+            return
+        seconds = perf_counter() - begin if moved is Moved.BOTH else None
+        awaited = self.scheduler.awaited_sessions
+        places = {session: self.cache.sequence_of(session) for session in awaited}
+        self.scheduler.note_exchange(places, seconds)
 
     def _draft(self, asking: list[Ticket]) -> None:
         """Let the engine's own draft answer the jobs that ask it, all of them at once.

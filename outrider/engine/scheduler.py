@@ -6,7 +6,7 @@ The runner reports what happened, with the time, and carries out what is decided
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -17,11 +17,14 @@ from outrider.engine.batching import (
     Offer,
     Pending,
     allot,
+    apart_seconds,
+    exchange_to_adjoin,
     fillers,
     fits_whole,
     gains_that_pay,
     nodes_within,
     reads,
+    split_seconds,
     wait_until,
     widths,
 )
@@ -35,6 +38,8 @@ never meet; 20 decodes in place of 40 (tests/unit/test_scheduler.py)."""
 
 _IN_FLIGHT = 2.0
 """Seconds without a decode, from an answer: until then its session is taken to generate."""
+_FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
+_CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
 
 
 class Scheduler:
@@ -53,6 +58,8 @@ class Scheduler:
         self._active: OrderedDict[bytes, Ticket] = OrderedDict()  # by session; next to decode first
         self._awaited: dict[bytes, Awaited] = {}  # sessions just answered, likely back with a job
         self._turnarounds: dict[bytes, float] = {}  # of sessions with a stream, smoothed
+        self._lost_apart = 0.0  # seconds that adjacent sequences would have saved since an exchange
+        self._exchange_seconds = _FIRST_EXCHANGE  # what the last exchange took
         self._decoding = 0.0  # seconds of all decodes
         self._reading = Reading(cost, limits, padded)
         self._is_bounded = False  # the last decode read a part of a prompt while others generate
@@ -280,6 +287,45 @@ class Scheduler:
         if self._is_bounded:
             prompts = Share(count, max(each.length for each in reading))
             self._reading.note(others, prompts, seconds)
+
+    # --- adjacent sequences ---
+
+    def exchange_due(self, now: float) -> tuple[int, int] | None:
+        """Return two sequences to exchange, once that would have cost less than split batches did.
+
+        Sessions come and go, and those that stay may have any sequence. llama.cpp computes
+        together only those whose numbers follow each other. Call it once after every decode.
+        """
+        if self._limits.is_pool or len(self._active) + len(self._awaited) < 2:
+            return None
+        rows = self._ready_rows()
+        for session in self._awaited.values():
+            if session.answer_time + 2 * session.turnaround > now - self._decoding:
+                rows.setdefault(session.sequence, session.row_count)
+        apart = apart_seconds(rows, self.cost)
+        together = split_seconds(list(rows.values()), self.cost)
+        if apart < _CLEARLY_MORE * together:
+            self._lost_apart = 0.0
+            return None
+        self._lost_apart += apart - together
+        return exchange_to_adjoin(rows) if self._lost_apart >= self._exchange_seconds else None
+
+    def note_exchange(
+        self, sequences: Mapping[bytes, int | None], seconds: float | None = None
+    ) -> None:
+        """Sessions have these sequences now; an exchange that moved both took `seconds`."""
+        self._lost_apart = 0.0
+        if seconds is not None:
+            self._exchange_seconds = seconds
+        for session_id, sequence in sequences.items():
+            if sequence is not None and session_id in self._awaited:
+                awaited = self._awaited[session_id]
+                self._awaited[session_id] = replace(awaited, sequence=sequence)
+
+    @property
+    def awaited_sessions(self) -> Iterable[bytes]:
+        """The sessions that were just answered."""
+        return self._awaited.keys()
 
 
 def _held_count(ticket: Ticket) -> int:

@@ -17,6 +17,7 @@ import pytest
 from outrider.costs import CostTable
 from outrider.engine import host as host_module
 from outrider.engine import runner as runner_module
+from outrider.engine import scheduler
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
 from outrider.engine.job import Job, Lease, Step, Ticket
@@ -295,6 +296,76 @@ def test_nobody_starves_when_not_all_fit_into_a_decode() -> None:
         # Four sessions, two of which fit: everybody is in every other decode.
         assert turns[0] <= 1
         assert [after - before for before, after in pairwise(turns)] == [2] * 6
+
+
+@pytest.mark.parametrize("forgets", [True, False], ids=["free", "idle"])
+def test_sessions_that_decode_together_become_neighbours(forgets: bool) -> None:
+    # Of 100 jobs 75 are left when it is worth it, 25 decodes of 4 ms later. A busy machine
+    # comes too late for many of the 38 that could be shared, or for all of them, so it has
+    # several goes; as they sat, none could be shared.
+    assert any(_neighbours_decode_together(toy(step_seconds=0.004), forgets) > 3 for _ in range(5))
+
+
+def test_where_nothing_can_be_exchanged_sessions_move_to_free_sequences_alone() -> None:
+    models = [toy(step_seconds=0.004, can_exchange=False) for _ in range(6)]
+    assert any(_neighbours_decode_together(model, forgets=True) > 3 for model in models[:5])
+    assert _neighbours_decode_together(models[5], forgets=False) == 0
+
+
+def _neighbours_decode_together(model: ToyModel, forgets: bool) -> int:
+    """Let the first and the last of four sessions loop; return their decodes side by side.
+
+    Those between are forgotten, or stay idle with what they hold.
+    """
+    with running(model) as host:
+        for session in (A, B, C, D):
+            host.pin(session, True)
+            result(host.submit(session, rows_of(LONG[:5])))
+        for session in (B, C):
+            if forgets:
+                host.forget(session).result(PATIENCE)
+            else:
+                host.pin(session, False)
+
+        def loop(session: bytes) -> list[Row]:
+            for count in range(6, 56):
+                rows = result(host.submit(session, rows_of(LONG[:count])))
+            host.pin(session, False)
+            return rows  # type: ignore[no-any-return]
+
+        with ThreadPoolExecutor() as pool:
+            rows = list(pool.map(loop, (A, D)))
+    for [last] in rows:
+        np.testing.assert_array_equal(last, fresh_rows(LONG[:55])[0])
+    sequences = [[chunk.sequence for chunk in decode.chunks] for decode in model.decodes]
+    assert [0] in sequences and [3] in sequences
+    return sum(sorted(both) == [0, 1] for both in sequences)
+
+
+def test_no_exchange_comes_between_a_copy_and_the_decode_that_carries_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler, "_FIRST_EXCHANGE", 0.0)
+    model = toy(step_seconds=0.001)
+    with running(model) as host:
+        for session in (A, B, C, D):
+            result(host.submit(session, rows_of(LONG[:40])))
+        host.forget(C).result(PATIENCE)
+        gate = Gate(model)
+        loops = [host.submit(A, token_by_token(TEXT))]
+        assert gate.entered.wait(PATIENCE)
+        loops.append(host.submit(D, token_by_token(TEXT)))
+        copied = host.submit(E, rows_of(LONG[:41]), wanted=LONG[:41])
+        gate.open()
+        np.testing.assert_array_equal(result(copied), fresh_rows(LONG[:41]))
+        assert [result(loop) for loop in loops] == [len(TEXT)] * 2
+        for session in (A, D):
+            np.testing.assert_array_equal(
+                result(host.submit(session, rows_of([*TEXT, 8])))[0], fresh_rows([*TEXT, 8])[0]
+            )
+    sequences = [[chunk.sequence for chunk in decode.chunks] for decode in model.decodes]
+    assert any(sorted(those) == [0, 1] for those in sequences)
+    assert LONG[40] in [c.token_ids[0] for d in model.decodes for c in d.chunks if c.position == 40]
 
 
 # cancelling

@@ -183,6 +183,13 @@ def test_repeated_cells_may_fill_a_context_and_are_refused_where_a_pool_is_full(
     np.testing.assert_array_equal(read(pool, 2, TEXT[:3]), expected)
 
 
+def test_sequences_of_a_pool_are_not_exchanged(pool: LlamaModel) -> None:
+    assert not pool.describe().can_exchange
+    read(pool, 0, TEXT)
+    with pytest.raises(AssertionError, match="pool"):
+        pool.exchange(0, 1)
+
+
 # --- the host ---
 
 

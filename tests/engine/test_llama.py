@@ -321,6 +321,10 @@ def test_too_many_rows_of_logits_are_an_assertion(load: Load) -> None:
         "m.copy_prefix(-4, 1, 0)",
         "m.copy_prefix(0, 1, 3)",
         "m.copy_prefix(0, 1, -1)",
+        "m.exchange(0, 0)",
+        "m.exchange(0, 4)",
+        "m.exchange(-1, 0)",
+        "m.copy_prefix(0, 1, 1); m.exchange(1, 2)",
     ],
 )
 def test_a_cut_or_copy_that_cannot_be_is_an_assertion(path: Path, call: str) -> None:
@@ -442,6 +446,18 @@ def test_a_copy_and_its_source_stay_apart(load: Load) -> None:
     model.decode([Chunk(0, 0, [9, 9, 9], 0)])
     [rows] = model.decode([Chunk(1, 12, [5], 1)])
     np.testing.assert_array_equal(rows[0], rows_of(load(), 0, [*TEXT, 5], [13])[-1])
+
+
+def test_exchanged_sequences_go_on_from_where_the_other_was(load: Load) -> None:
+    model = load()
+    model.decode([Chunk(0, 0, TEXT, 0), Chunk(2, 0, [9, 9, 9], 0)])
+    model.truncate(0, 10)
+    model.exchange(0, 2)
+    model.exchange(2, 3)
+    here, there = model.decode([Chunk(0, 3, [5, 6], 2), Chunk(3, 10, TEXT[10:], 2)])
+    np.testing.assert_array_equal(here, rows_of(load(), 0, [9, 9, 9, 5, 6], [5])[-2:])
+    np.testing.assert_array_equal(there, rows_of(load(), 0, TEXT, [12])[-2:])
+    model.decode([Chunk(2, 0, [7], 0)])
 
 
 def test_cutting_to_more_than_is_held_changes_nothing(load: Load) -> None:

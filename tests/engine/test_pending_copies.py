@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from outrider.engine.cache import SessionCache
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, Rollback, Row
+from outrider.engine.moving import Moved, exchange
 from tests.support.thorough import THOROUGH
 from tests.support.tiny_architectures import WINDOWED, write_architecture
 
@@ -130,6 +132,22 @@ def test_a_source_that_is_cut_far_back_before_the_copy_is_made_is_right_and_so_i
     held = model.truncate(0, 300)
     check(model, fresh, [*first, *tokens(7, 20)], 1, copied)
     check(model, fresh, [*first[:300], *tokens(8, 20)], 0, held)
+
+
+def test_a_session_that_was_moved_is_right_after_it_was_cut_far_back(
+    model: LlamaModel, fresh: LlamaModel
+) -> None:
+    first = tokens(9, 310)
+    cache = SessionCache(SEQUENCES)
+    session = cache.enter(b"a", 0.0)
+    assert cache.place(session, first, ()) is not None
+    for start in range(0, 310, BATCH):
+        model.decode([Chunk(0, start, first[start : start + BATCH], 0)])
+    session.token_ids = list(first)
+    assert exchange(model, cache, 0, 2) is Moved.ONE
+    read(model, [*first, *tokens(10, 300)], 2, 310)
+    held = model.truncate(2, 311)
+    check(model, fresh, [*first[:311], *tokens(11, 40)], 2, held)
 
 
 def test_random_partial_copies_give_the_logits_of_a_fresh_context(

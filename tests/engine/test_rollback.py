@@ -87,7 +87,7 @@ def test_what_it_can_is_found_out_by_trying(model: LlamaModel, path: Path) -> No
     assert (description.snapshot_count > 0) == (description.rollback is Rollback.SNAPSHOTS)
     assert (description.window > 0) == (path.stem in WINDOWED)
     assert not any(each.is_pool for each in description.layouts)
-    assert not description.branch_sequences
+    assert not description.can_exchange and not description.branch_sequences
 
 
 def test_random_rounds_of_several_sessions_give_the_logits_of_a_fresh_context(

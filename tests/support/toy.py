@@ -106,6 +106,7 @@ class ToyModel:
     adds_bos: bool = True
     changed_texts: Mapping[int, bytes] = field(default_factory=dict)
     rollback: Rollback = Rollback.FULL  # CHECKPOINTS: recurrent memory, which is never cut
+    can_exchange: bool = True  # False: like a sliding window, whose state cannot be moved
     repeats_cells: bool = True  # False: as of a state whose form is not known
     lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
     layouts: tuple[Layout, ...] = (Layout(),)
@@ -159,6 +160,7 @@ class ToyModel:
             batch_rows=self.batch_rows,
             vocabulary=self._describe_vocabulary(),
             rollback=self.rollback,
+            can_exchange=self.can_exchange and not self.layout.is_pool,
             thread_count=1,
             system_info="toy | LLAMAFILE = 1 |",
             layouts=self.layouts,
@@ -279,6 +281,16 @@ class ToyModel:
             if self.repeats_cells and self.rollback is Rollback.FULL:
                 cells[:] = itertools.islice(itertools.cycle(list(cells)), token_count)
             return len(cells)
+
+    def exchange(self, first: int, second: int) -> None:
+        """Give each of two sequences what the other holds."""
+        with self._alone():
+            self._check_sequence(first)
+            self._check_sequence(second)
+            _require(self.can_exchange, "this memory cannot be exchanged")
+            _require(first != second, f"sequence {first} is exchanged with itself")
+            _require(not self._copied, "sequences are exchanged before a copy was carried out")
+            self._cells[first], self._cells[second] = self._cells[second], self._cells[first]
 
     def sampler(self, parameters: SamplingParameters, seed: int = 0, choice: int = 0) -> Sampler:
         """Return a new sampler chain; more than the four basic stages is refused."""

@@ -19,6 +19,7 @@ from outrider.engine.batching import (
     allot,
     apart_seconds,
     decode_seconds,
+    exchange_to_adjoin,
     gains_that_pay,
     split_seconds,
     wait_until,
@@ -248,6 +249,21 @@ def test_the_session_between_two_is_worth_a_longer_wait() -> None:
     last = replace(between, sequence=3)
     assert wait_until(10.0, {0: 2, 2: 2}, [between, last], ZEN) > 10.020
     assert wait_until(10.0, {0: 2, 2: 2}, [beyond], ZEN) <= 10.0
+
+
+@SETTINGS
+@given(st.sets(st.integers(0, 9), max_size=6))
+def test_exchanges_make_neighbours_and_move_as_few_as_possible(sequences: set[int]) -> None:
+    count = len(sequences)
+    stay = max(len(sequences & set(range(s, s + count))) for s in range(10))
+    now, moves = set(sequences), 0
+    while pair := exchange_to_adjoin(now):
+        leaves, enters = pair
+        assert leaves in now and 0 <= enters < 10 and enters not in now
+        now = now - {leaves} | {enters}
+        moves += 1
+    assert len(now) == count and moves == count - stay
+    assert not now or max(now) - min(now) == count - 1
 
 
 # gains that pay

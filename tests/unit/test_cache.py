@@ -351,6 +351,17 @@ class CacheMachine(RuleBasedStateMachine):
         assert len(known - left) == count
         assert not (known - left) & (busy | self.pins)
 
+    @rule(pair=st.permutations([0, 1, 2]))
+    def exchange(self, pair: list[int]) -> None:
+        first, second, _ = pair
+        before = {n: self.cache.sequence_of(n) for n in NAMES}
+        self.cache.exchange(first, second)
+        self.cells[first], self.cells[second] = self.cells[second], self.cells[first]
+        other = {first: second, second: first}
+        for name, sequence in before.items():
+            moved = None if sequence is None else other.get(sequence, sequence)
+            assert self.cache.sequence_of(name) == moved
+
     @invariant()
     def no_sequence_is_owned_twice(self) -> None:
         sessions = [s for n in NAMES if (s := self.cache.get(n))]
@@ -471,7 +482,7 @@ def test_a_token_is_tried_in_a_free_sequence_or_after_the_oldest_text() -> None:
     cache = SessionCache(2)
     placed(cache, b"new", [1, 2], 5.0)
     spare = cache.spare()
-    assert (spare.sequence or 0) in cache.free_sequences and not spare.token_ids
+    assert cache.is_free(spare.sequence or 0) and not spare.token_ids
     placed(cache, b"old", [3], 1.0)
     assert cache.spare() is cache.get(b"old")
 

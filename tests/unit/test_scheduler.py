@@ -153,6 +153,33 @@ def test_active_jobs_take_turns() -> None:
     assert [job for job, _ in some.next_decode(0.0)] == [second, first]
 
 
+def test_an_exchange_is_due_once_being_apart_has_cost_more() -> None:
+    some = scheduler()
+    run(some, A, 0, 0.0)
+    run(some, C, 2, 0.0)
+    due = [some.exchange_due(0.0) for _ in range(30)]
+    # Apart 20 ms, together 11: the first exchange is taken to cost 100 ms.
+    assert due.index((2, 1)) == 11
+    some.note_exchange({}, seconds=0.5)
+    again = [some.exchange_due(0.0) for _ in range(80)]
+    assert again.index((2, 1)) == 55, "the next one by what this one took"
+
+
+def test_adjacent_sequences_are_left_where_they_are() -> None:
+    some = scheduler()
+    run(some, A, 1, 0.0)
+    run(some, C, 2, 0.0)
+    assert all(some.exchange_due(0.0) is None for _ in range(100))
+
+
+def test_an_awaited_session_is_known_by_its_new_sequence() -> None:
+    some = scheduler()
+    answer(some, run(some, A, 0, 0.0), 0.0)
+    some.note_exchange({A: 3, B: None})
+    assert [each.sequence for each in some._awaited.values()] == [3]
+    assert list(some.awaited_sessions) == [A]
+
+
 @pytest.mark.parametrize("offered", [1, 3])
 def test_what_is_offered_is_shortened_only_in_company(offered: int) -> None:
     some = scheduler(CostTable([(1, 0.010), (64, 0.640)]))

@@ -84,6 +84,16 @@ def test_a_copied_prefix_is_the_prefix_and_stays_apart() -> None:
     np.testing.assert_array_equal(row_after(model, 1, 5, TEXT[5:]), rows_of(model, 2, TEXT, [9])[8])
 
 
+def test_exchanged_sequences_hold_what_the_other_held() -> None:
+    model = ToyModel()
+    row_after(model, 0, 0, TEXT)
+    row_after(model, 1, 0, [4, 4])
+    model.exchange(0, 1)
+    assert (model.held(0), model.held(1)) == ((4, 4), tuple(TEXT))
+    with pytest.raises(Misused, match="itself"):
+        model.exchange(1, 1)
+
+
 def test_a_stale_row_is_visibly_overwritten_and_refused_by_the_sampler() -> None:
     model = ToyModel()
     [[stale]] = model.decode([Chunk(0, 0, TEXT, 1)])
