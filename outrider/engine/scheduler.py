@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from outrider.costs import CostTable
+from outrider.costs import NOISE, CostTable
 from outrider.engine.batching import (
     Awaited,
     Limits,
@@ -38,8 +38,13 @@ never meet; 20 decodes in place of 40 (tests/unit/test_scheduler.py)."""
 
 _IN_FLIGHT = 2.0
 """Seconds without a decode, from an answer: until then its session is taken to generate."""
-_FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
-_CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
+
+_GATHERING = 0.02
+"""Of the time in which the prompts at hand are read: for so long the first waits for others that
+come at about the same time. Four prompts of 256 tokens sent at once took 9 % longer without it."""
+
+_FIRST_EXCHANGE = 0.1
+"""Seconds that an exchange of sequences is taken to cost before there was one."""
 
 
 class Scheduler:
@@ -152,12 +157,23 @@ class Scheduler:
 
     def decode_time(self, now: float) -> float:
         """Return when to decode what is active: now, or later where waiting for more pays."""
-        if not self._awaited:
-            return now
-        idle, awaited = now - self._decoding, list(self._awaited.values())
-        return self._decoding + wait_until(
-            idle, self._ready_rows(), awaited, self.cost, self._limits.is_pool
-        )
+        ready = now
+        if self._awaited:
+            idle, awaited = now - self._decoding, list(self._awaited.values())
+            ready = self._decoding + wait_until(
+                idle, self._ready_rows(), awaited, self.cost, self._limits.is_pool
+            )
+        return max(ready, self._gathering_ends())
+
+    def _gathering_ends(self) -> float:
+        """Return until when prompts wait for others; long ago where anything else is ready."""
+        active = self._active.values()
+        count = sum(len(ticket.tokens) for ticket in active)
+        is_full = count >= self._limits.rows
+        if is_full or not all(reads(len(t.tokens), t.row_count) for t in active):
+            return 0.0
+        first = min((ticket.submit_time for ticket in active), default=0.0)
+        return first + _GATHERING * self._reading.seconds((), Share(count))
 
     def first_submit_time(self) -> float | None:
         """Return when the oldest of the waiting jobs' lanes was first submitted to."""
@@ -304,7 +320,7 @@ class Scheduler:
                 rows.setdefault(session.sequence, session.row_count)
         apart = apart_seconds(rows, self.cost)
         together = split_seconds(list(rows.values()), self.cost)
-        if apart < _CLEARLY_MORE * together:
+        if apart < (1.0 + NOISE) * together:
             self._lost_apart = 0.0
             return None
         self._lost_apart += apart - together

@@ -145,6 +145,22 @@ def test_the_decodes_of_others_are_no_part_of_a_sessions_turnaround() -> None:
     assert busy._turnarounds[A] < 0.01
 
 
+def test_prompts_wait_for_others_for_a_small_part_of_their_reading() -> None:
+    some = scheduler()
+    run(some, A, 0, 1.0, range(100))
+    assert 1.0 < some.decode_time(1.0) < 1.0 + 0.03 * COST.in_proportion(100)
+    run(some, B, 1, 1.001, range(100))
+    assert some.decode_time(1.001) < 1.0 + 0.03 * COST.in_proportion(200), "from the first one on"
+    run(some, C, 2, 1.002)
+    assert some.decode_time(1.002) <= 1.002, "who generates waits for no prompt"
+
+
+def test_prompts_that_fill_a_decode_wait_for_nobody() -> None:
+    some = scheduler()
+    run(some, A, 0, 1.0, range(1 << 12))
+    assert some.decode_time(1.0) <= 1.0
+
+
 def test_active_jobs_take_turns() -> None:
     some = scheduler()
     first, second = run(some, A, 0, 0.0), run(some, B, 1, 0.0)
