@@ -126,10 +126,10 @@ def _splits(conditions: Conditions) -> Iterator[tuple[int, float, float, float]]
         left -= share
         accepted -= share * chance
         sure_share = left / whole
-        if share and left > 0.0:
+        if 0.0 < sure_share < 1.0:  # old counts fade until they are nothing beside the rest
             # The mean over all tokens is known better than what each confidence is worth.
             sure = min(0.99, max(0.0, accepted) / left * a * whole / mean)
-            unsure = max(0.0, (a - sure_share * sure) / (1.0 - sure_share))
+            unsure = min(1.0, max(0.0, (a - sure_share * sure) / (1.0 - sure_share)))
             yield confidence, sure_share, sure, unsure
 
 

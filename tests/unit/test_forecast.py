@@ -149,6 +149,15 @@ def test_confidences_that_say_nothing_change_nothing() -> None:
         assert with_them.rate == pytest.approx(without.rate)
 
 
+@pytest.mark.parametrize("share", [1e-320, 1e-18, 1e-12])
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+def test_confidences_that_hardly_occur_change_nothing(share: float, chance: float) -> None:
+    """Counts fade, and what was seen long ago is next to nothing beside the rest."""
+    rare = [(0, share, chance), (128, 0.5, 0.8), (192, 0.5, 0.8), (255, share, chance)]
+    with_them = serial(conditions(confidences=rare), 16)
+    assert with_them.rate == pytest.approx(serial(conditions(), 16).rate)
+
+
 def test_a_longer_way_never_makes_anything_faster() -> None:
     for mode in (Mode.SERIAL, Mode.WAITING, Mode.NO_WAIT):
         along = [rates(conditions(latency=ms / 1e3))[mode] for ms in (0, 1, 5, 20, 50, 150, 400)]
