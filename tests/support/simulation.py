@@ -58,6 +58,7 @@ class Models:
     draft_round_trip: float = 0.0
     target_round_trip: float = 0.0
     overhead: float = 0.0  # of a round, beside decode and links
+    gap: float = 0.0  # of the target's own work between two decodes of a session
     same_host: bool = False
     slowdown: float = 1.0  # of a decode while the draft is busy
     draft_slowdown: float = 1.0  # of the draft while the target is
@@ -499,7 +500,7 @@ class _Target(_Peer):
             if stream != self.stream:
                 return
             world.target_busy = False
-            spent = replace(spent, decode=spent.decode + within)
+            spent = replace(spent, decode=spent.decode + within, sample=world.models.gap)
             self.decode_seconds += spent.decode
             walk = tree.walk(ids)
             added = [*tree.tokens(walk.nodes), walk.next_token_id]
@@ -515,6 +516,14 @@ class _Target(_Peer):
                 world.models.target_round_trip / 2 + world.models.overhead,
                 lambda: world.generation.target_wrote(answered, world.now),
             )
+            if world.models.gap:
+                world.target_busy = True
+                self.reply(world.models.gap, begin_next)
+            else:
+                self._start()
+
+        def begin_next() -> None:
+            world.target_busy = False
             self._start()
 
         def decode() -> None:
