@@ -162,20 +162,20 @@ class Asking:
         It stops after it for the next one, or continues by itself.
         """
         chances = local.chances[: local.count]
-        credit = 0 if self._control.waits_for_lines(chances) else self._credit(0)
+        continue_count = 0 if self._control.waits_for_lines(chances) else self._continue_count(0)
         line = local.line.first(local.count)
         asked = self._ask(length, line, self._target.prefix(self._committed), chances=local.chances)
         asked.is_waited_for = is_waited_for
         asked.draft_end = DraftEnd.ENOUGH
         if asked.round.draft[-1] in self._plan.end_token_ids:
             asked.draft_end = DraftEnd.END_OF_TEXT
-        if credit:
+        if continue_count:
             own = self._control.own_draft
-            asked.round = replace(asked.round, continue_count=credit, own_draft=own)
+            asked.round = replace(asked.round, continue_count=continue_count, own_draft=own)
         branch(asked, self._control, self._remote, self._local)
 
     def _follow(self, now: float) -> None:
-        """Keep a target that continues by itself supplied with the line, and with credit."""
+        """Keep a target that continues by itself supplied with the line, and leave to write."""
         if not self._counts.rounds:
             return
         length, newest = len(self._committed), self._target.in_flight[-1]
@@ -190,9 +190,9 @@ class Asking:
         line = self._draft.line.line_after(length).first(cap if limit else 0)
         if better := self._better(local, choice):
             line, limit = better.line.first(better.count), better.count
-        credit = self._credit(0 if better else wanted)
+        continue_count = self._continue_count(0 if better else wanted)
         brings = newest.is_overtaken_by(line.token_ids, limit, self._committed)
-        if not brings and not self._has_to_hear(newest, wanted, credit):
+        if not brings and not self._has_to_hear(newest, wanted, continue_count):
             return
         if better:
             self._ask_locally(length, better, is_waited_for=False)
@@ -202,19 +202,19 @@ class Asking:
         asked.is_waited_for = False
         self._let_continue(asked, wanted, limit)
 
-    def _has_to_hear(self, newest: RoundInFlight, wanted: int, credit: int) -> bool:
+    def _has_to_hear(self, newest: RoundInFlight, wanted: int, continue_count: int) -> bool:
         """Whether a target that continues needs a message: to write on, otherwise, or to stop."""
         left = newest.round.continue_until - len(self._committed)
         changes_own = self._own_order(wanted) != newest.round.own_draft
-        return 2 * left < credit or changes_own or (left > 0 and not credit)
+        return 2 * left < continue_count or changes_own or (left > 0 and not continue_count)
 
     def _let_continue(self, asked: RoundInFlight, wanted: int, limit: int) -> None:
         """Let the target write by itself after a round, verifying `limit` at once at most."""
-        if credit := self._credit(wanted):
+        if continue_count := self._continue_count(wanted):
             own = self._own_order(wanted)
             asked.round = replace(
                 asked.round,
-                continue_count=credit,
+                continue_count=continue_count,
                 decode_limit=limit if asked.round.draft else 0,
                 gathers=self._may_gather(wanted, own),
                 own_draft=own,
@@ -232,7 +232,7 @@ class Asking:
         is_used = wanted and not self._control.probing
         return NO_OWN_DRAFT if is_used else self._control.own_draft
 
-    def _credit(self, wanted: int) -> int:
+    def _continue_count(self, wanted: int) -> int:
         """Return the tokens that the target may write by itself now; 0: it waits for a draft."""
         if not self._target.continues or self._plan.form is not Form.SAMPLED:
             return 0

@@ -8,10 +8,8 @@ what they add less what the target makes in the time of their rows.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count as numbers
 
 from outrider.core.control import CLEARLY, Control
 from outrider.core.draft_line import ForkedLine, Line
@@ -130,26 +128,6 @@ def as_bytes(chances: Iterable[float]) -> bytes:
     return bytes(int(255 * each) for each in chances)
 
 
-def best_survivals(rank_chances: Sequence[float], leaf_limit: int) -> Iterator[float]:
-    """Give the chances of the nodes of the best tree, in falling order, without end.
-
-    After every node the k-th candidate is right with the k-th of the chances, after any tokens
-    (Sequoia's assumption, 2402.12374). With one chance, or one leaf, that is a chain.
-    """
-    order = numbers()
-    queue = [(-rank_chances[0], next(order), 0, 1.0)]  # survival, tie, rank, its parent's survival
-    leaves = 1
-    while queue:
-        negative, _, rank, above = heapq.heappop(queue)
-        if rank and leaves == leaf_limit:
-            continue
-        leaves += rank > 0
-        yield -negative
-        heapq.heappush(queue, (negative * rank_chances[0], next(order), 0, -negative))
-        if rank + 1 < len(rank_chances):
-            heapq.heappush(queue, (-above * rank_chances[rank + 1], next(order), rank + 1, above))
-
-
 def branch(
     asked: RoundInFlight, control: Control, draft: RemoteDraft, local: LocalDrafters
 ) -> None:
@@ -177,7 +155,7 @@ def branch(
     ]
     grown = _best(control, guesses, len(round_.draft), leaves)
     if grown is not None:
-        _ask(asked, grown, lines)
+        _put_in_place(asked, grown, lines)
 
 
 def _chances_of(control: Control, line: Line) -> list[float]:
@@ -216,7 +194,7 @@ def _best(
     return Grown(tree, grown.survivals[:count], grown.origins[:count])
 
 
-def _ask(asked: RoundInFlight, grown: Grown, lines: Sequence[Line]) -> None:
+def _put_in_place(asked: RoundInFlight, grown: Grown, lines: Sequence[Line]) -> None:
     """Put a tree in place of a round's draft."""
     asked.line = _as_line(grown, lines)
     asked.round = replace(

@@ -22,12 +22,15 @@ from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.speculation import Policy, Speculation
 
-_FORECAST_ROUNDS, _FORECAST_SECONDS = 8, 0.2
+_FORECAST_DECODES, _FORECAST_SECONDS = 8, 0.2
 """Rounds and seconds that a forecast stands, whichever are over first: making one takes .15 ms on a
 Zen 5, and eight rounds of many rows that were in vain are a second of a slow target."""
 CLEARLY = 1.05
 """Times the target's own rate, from which on a draft is used: forecasts are right to some percent
 on the virtual clock, and what gains nothing costs others' rows and the draft's machine."""
+
+_LATE_ROUNDS = 16
+"""Rounds without a draft that is late, after which it is asked again."""
 
 USUAL_TOKENS = 256
 """Tokens that a text is expected to get, at least, of which nothing else is known."""
@@ -37,7 +40,7 @@ _OWN = "own"
 
 
 class Control(ABC):
-    """Decides for one generation. All that it knows was reported to it."""
+    """Decides for one generation."""
 
     def __init__(
         self,
@@ -279,7 +282,7 @@ class Control(ABC):
     def forecast(self) -> Forecast:
         """The way to speculate that is best by what is known, and what it yields."""
         passed = (self.last_time or 0.0) - self._forecast_time
-        rounds = 1 if passed >= _FORECAST_SECONDS else _FORECAST_ROUNDS
+        rounds = 1 if passed >= _FORECAST_SECONDS else _FORECAST_DECODES
         is_old = self._rounds >= self._forecast_round + rounds
         if self._forecast is None or is_old:
             self._forecast_round, self._forecast_time = self._rounds, self.last_time or 0.0
@@ -435,7 +438,7 @@ class Control(ABC):
         """
         if self.probing:
             # A probe must reach beyond what is decoded until it comes.
-            return self._overtaken()
+            return self._decoded_meanwhile()
         if not self.runs_ahead():
             return 0
         count = self.forecast.hit_length or 1
@@ -444,7 +447,7 @@ class Control(ABC):
         mean = min(0.98, max(0.02, self.acceptance.mean))
         return max(2, min(wanted, math.ceil(math.log(HOPELESS) / math.log(mean))))
 
-    def _overtaken(self) -> int:
+    def _decoded_meanwhile(self) -> int:
         """Return the tokens decoded plainly until a draft comes."""
         return math.ceil(self.rates.latency.value / self.plain_seconds)
 
@@ -515,12 +518,12 @@ class Control(ABC):
     def _timeout(self) -> float:
         return self._longest_wait
 
-    def probes(self, late_rounds: int) -> bool:
+    def asks_late_again(self, late_rounds: int) -> bool:
         """Return whether to order again from a draft that did not answer in time.
 
         Its answer may have been lost, and an order costs a message, not time.
         """
-        return late_rounds >= 16
+        return late_rounds >= _LATE_ROUNDS
 
     def pause(self) -> int:
         """Return the rounds to go plainly after a late draft, even if it comes back.

@@ -12,14 +12,14 @@ from outrider.messages import Candidates, Frame, RunnerUp
 T = TypeVar("T")
 
 
-class LinePart:
+class NumberedLine:
     """Tokens from `start` on without a gap; what came with them has an entry for each.
 
     A runner-up line starts at its `fork`, with another token than its `parent` has there.
     """
 
     def __init__(
-        self, start: int, fork: int = 0, parent: LinePart | None = None, number: int = 0
+        self, start: int, fork: int = 0, parent: NumberedLine | None = None, number: int = 0
     ) -> None:
         self.start = start
         self.number = number  # as the draft counts its lines; 0 is the one it started over with
@@ -92,7 +92,7 @@ class LinePart:
         return self.confidences[index] if 0 <= index < len(self.confidences) else 0
 
     def path_from(
-        self, root: LinePart, position: int
+        self, root: NumberedLine, position: int
     ) -> tuple[list[int], list[int], list[int]] | None:
         """Return the tokens from a position on of what leads here from a root.
 
@@ -202,11 +202,10 @@ class ReceivedLine:
     def __init__(self) -> None:
         self.base = -1  # the text that the line continues, by its length; -1 before the first frame
         self.may_fork = False  # the draft was asked for runner-up lines: it may have changed over
-        self._part = LinePart(
-            0
-        )  # of the line that the text continues with; empty where there is none
+        # The one that the text continues with; empty where there is none.
+        self._line = NumberedLine(0)
         self._number = 0  # of that line
-        self._parts: dict[int, LinePart] = {0: self._part}  # of all lines, by number
+        self._lines: dict[int, NumberedLine] = {0: self._line}  # of all lines, by number
         self._gone: dict[int, None] = {}  # numbers of lines that were contradicted, the latest ones
         self._dead = -1  # frames of this base or an older one are of a line that was left
         self._is_lost = False  # no line is known that the text continues with, but one may come
@@ -214,27 +213,22 @@ class ReceivedLine:
     @property
     def start(self) -> int:
         """The position of the first token that is kept."""
-        return self._part.start
+        return self._line.start
 
     @property
     def end(self) -> int:
         """The position after the last token."""
-        return self._part.end
+        return self._line.end
 
     @property
     def token_ids(self) -> list[int]:
         """The tokens from `start` on, without a gap."""
-        return self._part.token_ids
+        return self._line.token_ids
 
     @property
     def confidences(self) -> list[int]:
         """One for each of them."""
-        return self._part.confidences
-
-    @property
-    def line_count(self) -> int:
-        """Lines that are kept, those that were contradicted lately included."""
-        return len(self._parts)
+        return self._line.confidences
 
     def add(self, frame: Frame, committed: Sequence[int]) -> Compared:
         """Take in a frame; older bases, repeats and dropped lines change nothing."""
@@ -243,7 +237,7 @@ class ReceivedLine:
         if frame.base > self.base:
             self.base = frame.base
             self._begin(frame.position)
-        part = self._part_of(frame, committed)
+        part = self._line_of(frame, committed)
         part.add(frame.position, frame.token_ids, frame.confidences, frame.candidates, frame.rows)
         for piece in frame.runner_ups:
             self._add_runner_up(piece, committed)
@@ -251,15 +245,15 @@ class ReceivedLine:
             return Compared(self._find(committed) or (), is_news=not self._is_lost)
         return self.compare(committed)
 
-    def _part_of(self, frame: Frame, committed: Sequence[int]) -> LinePart:
+    def _line_of(self, frame: Frame, committed: Sequence[int]) -> NumberedLine:
         """Return the line that a frame's tokens are of; one that nobody spoke of is a new one."""
-        if frame.line not in self._parts:
-            if len(self._parts) >= _MOST_LINES:
+        if frame.line not in self._lines:
+            if len(self._lines) >= _MOST_LINES:
                 self._forget_contradicted(committed)
-            if frame.line in self._gone or len(self._parts) >= _MOST_LINES:
-                return LinePart(frame.position)
-            self._parts[frame.line] = LinePart(frame.position, number=frame.line)
-        return self._parts[frame.line]
+            if frame.line in self._gone or len(self._lines) >= _MOST_LINES:
+                return NumberedLine(frame.position)
+            self._lines[frame.line] = NumberedLine(frame.position, number=frame.line)
+        return self._lines[frame.line]
 
     def _add_runner_up(self, piece: RunnerUp, committed: Sequence[int]) -> None:
         """Take in a piece of a runner-up line.
@@ -267,23 +261,23 @@ class ReceivedLine:
         A new one is ignored without its first token, where too many are known, and where its parent
         is not: unless the text has decided where it leaves that, which may be why nobody does.
         """
-        part = self._parts.get(piece.line)
+        part = self._lines.get(piece.line)
         if part is None:
-            if len(self._parts) >= _MOST_LINES:
+            if len(self._lines) >= _MOST_LINES:
                 self._forget_contradicted(committed)
-            parent = self._parts.get(piece.parent)
+            parent = self._lines.get(piece.parent)
             is_known = parent is not None or piece.fork < len(committed)
             is_known &= piece.position == piece.fork and piece.line not in self._gone
-            if not (self.may_fork and is_known) or len(self._parts) >= _MOST_LINES:
+            if not (self.may_fork and is_known) or len(self._lines) >= _MOST_LINES:
                 return
-            part = LinePart(piece.position, piece.fork, parent, piece.line)
-            self._parts[piece.line] = part
+            part = NumberedLine(piece.position, piece.fork, parent, piece.line)
+            self._lines[piece.line] = part
         part.add(piece.position, piece.token_ids, piece.confidences)
 
     def _begin(self, position: int) -> None:
         """Begin with a line of the base, or with none."""
-        self._number, self._part = 0, LinePart(position)
-        self._parts, self._gone = {0: self._part}, {}
+        self._number, self._line = 0, NumberedLine(position)
+        self._lines, self._gone = {0: self._line}, {}
         self._is_lost = False
 
     def compare(self, committed: Sequence[int]) -> Compared:
@@ -291,13 +285,13 @@ class ReceivedLine:
 
         Where there is none, and none may come, the line is dropped, and its base for good.
         """
-        decided, mismatch = self._part.compare(committed)
+        decided, mismatch = self._line.compare(committed)
         if mismatch is None:
             return Compared(decided)
         if not self.may_fork:
             self.drop()
             return Compared(decided, mismatch)
-        self._is_lost, self._part = True, LinePart(self.start)
+        self._is_lost, self._line = True, NumberedLine(self.start)
         after = self._find(committed)
         left = self.confidences[self.after(len(committed))] if after is not None else ()
         return Compared(decided, mismatch, True, after is not None, after or (), left)
@@ -310,22 +304,22 @@ class ReceivedLine:
         forgotten; what leaves such a line before that keeps hold of it.
         """
         length = len(committed)
-        near = sorted(n for n, part in self._parts.items() if part.fork < length < part.end + 1)
-        found = next((n for n in near if self._parts[n].agrees(committed, length)), None)
+        near = sorted(n for n, part in self._lines.items() if part.fork < length <= part.end)
+        found = next((n for n in near if self._lines[n].agrees(committed, length)), None)
         if found is None:
             return None
         self._forget_contradicted(committed)
-        self._number, self._part, self._is_lost = found, self._parts[found], False
-        self._part.parent = None
-        decided, _ = self._part.compare(committed)
+        self._number, self._line, self._is_lost = found, self._lines[found], False
+        self._line.parent = None
+        decided, _ = self._line.compare(committed)
         return decided
 
     def _forget_contradicted(self, committed: Sequence[int]) -> None:
         """Forget the lines that the text contradicts; what still comes of them is ignored."""
         length = len(committed)
-        over = [n for n, part in self._parts.items() if not part.agrees(committed, length)]
+        over = [n for n, part in self._lines.items() if not part.agrees(committed, length)]
         for number in over:
-            del self._parts[number]
+            del self._lines[number]
         self._gone = dict.fromkeys([*self._gone, *over][-_MOST_GONE:])
 
     def drop(self) -> None:
@@ -351,9 +345,9 @@ class ReceivedLine:
         """Return the runner-up lines that leave the line, or one another, after `length` tokens."""
         forks: list[ForkedLine] = []
         left: dict[tuple[int, ...], float] = {}  # by tokens: the chance of what may follow them
-        for part in self._parts.values():
+        for part in self._lines.values():
             parent = part.parent
-            path = part.path_from(self._part, length)
+            path = part.path_from(self._line, length)
             if parent is None or path is None:
                 continue
             ids, confidences, numbers = path
@@ -371,7 +365,7 @@ class ReceivedLine:
 
     def line_after(self, length: int) -> Line:
         """Return the guesses for positions `length` and later."""
-        part, known = self.after(length), self._part
+        part, known = self.after(length), self._line
         ids = known.token_ids[part]
         numbers = [known.number] * len(ids) if known.number else ()
         return Line(

@@ -50,9 +50,8 @@ class DraftProgress:
     state: DraftState = DraftState.ABSENT
     context: int = 0  # tokens that its session holds at most; of the newest stream
     order: int = 0  # the number of the newest order; it rises over all streams
-    known_length: int = (
-        0  # tokens of the text it was sent on this stream; never more than there are
-    )
+    # Tokens of the text that it was sent on this stream; never more than there are.
+    known_length: int = 0
     line: ReceivedLine = field(default_factory=ReceivedLine)  # empty on a new stream
     pause: int = 0  # rounds that still are made without it; its line is dropped while it has any
     is_new: bool = False  # no token came on this stream: its times say nothing yet

@@ -1,9 +1,10 @@
 """What each way to speculate yields with given models and links: the controller's model. Pure.
 
-A generation is a renewal process with two states when the target falls free.
-After a *miss* the draft must start over: its first token is a latency and a
-token's time away. After a *hit*, everything verified so far was accepted and
-the draft, which ran ahead, has already continued. With acceptance a per token,
+With a draft that runs ahead a generation is a renewal process with two states
+when the target falls free; a serial one always starts over. After a *miss* the
+draft must start over: its first token is a latency and a token's time away.
+After a *hit*, everything verified so far was accepted and the draft, which ran
+ahead, has already continued. With acceptance a per token,
 a verify of k tokens adds (1 - a^(k+1)) / (1 - a) of them (Leviathan et al.)
 and leads to a hit with a^(k+1), because the token after a fully accepted
 draft is the draft's own next one just as often.
@@ -21,7 +22,7 @@ from outrider.messages import FRAME_SECONDS, FRAME_TOKENS
 
 
 class Mode(Enum):
-    """How the target and the draft take turns."""
+    """A way to speculate."""
 
     PLAIN = "plain"  # the target alone
     SERIAL = "serial"  # draft, then verify
@@ -185,7 +186,7 @@ def waiting(conditions: Conditions, n_max: int) -> Forecast:
 
     def miss(rate: float, worth: float) -> Miss:
         def wait(k: int) -> float:
-            count = max(math.ceil(k / frame) * frame, conditions.first_frame)
+            count = math.ceil(k / frame) * frame
             return conditions.latency + count * conditions.token_time
 
         def value(k: int) -> float:

@@ -162,12 +162,12 @@ class Generation:
             self._finish(FinishReason.CONTEXT_FULL)
 
     def target_answered(self, answer: Answer, now: float) -> None:
-        """The target answered a round as a whole, after the text as it is."""
+        """The target answered a round; the rows have no position and follow the text as it is."""
         if self._target.is_oldest(answer.round):
             self.target_wrote(answer, now)
 
     def target_wrote(self, answer: Answer, now: float) -> None:
-        """The target answered, or wrote more by itself: decide, commit, say what follows.
+        """Rows with a position came, answered or written unasked: decide, commit, say what follows.
 
         Raises InvalidRequest for an answer that does not follow the text.
         """
@@ -188,9 +188,9 @@ class Generation:
             waited = asked.is_waited_for and not asked.is_answered
             since = asked.sent_time if waited else self._control.last_time
             begin = now if since is None else since
-            self._take_decodes(asked, decodes_of(asked, news, begin, now))
+            self._commit_answer(asked, decodes_of(asked, news, begin, now))
 
-    def _take_decodes(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
+    def _commit_answer(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
         """Commit what an answer adds to the text; each decode by itself where it is watched."""
         begin, self._last_drafts = len(self.committed), []
         last_origin = Origin.PLAIN
@@ -199,7 +199,7 @@ class Generation:
         for decode in decodes:
             before = len(self.committed)
             verdict = verdicts.judge(self.plan, asked, decode, before)
-            origins += self._take(asked, decode, verdict)
+            origins += self._commit_decode(asked, decode, verdict)
             logprobs += verdicts.logprobs(self.plan, self.committed[before:], decode.rows)
             asked.is_answered = True
             last_origin = origins[-1]
@@ -220,7 +220,9 @@ class Generation:
             self._actions.append(RollBack(self._target.held, self.round, self.order))
             self._draft.roll_back(self._target.held)
 
-    def _take(self, asked: RoundInFlight, decode: Decode, verdict: Verdict) -> list[Origin]:
+    def _commit_decode(
+        self, asked: RoundInFlight, decode: Decode, verdict: Verdict
+    ) -> list[Origin]:
         """Commit what comes of a decode, or of several; return where each of its tokens is from."""
         before, draft, rows = len(self.committed), decode.draft, decode.rows
         tokens = verdicts.tokens_of(decode, verdict)
@@ -267,7 +269,7 @@ class Generation:
     def stop(self, length: int) -> None:
         """End the text at `length` tokens, within the last commit: a stop sequence is complete."""
         drafts = self._last_drafts
-        if not any(sources for _, sources in drafts):
+        if not any(sources for _, sources in drafts):  # then each token was a round
             self.counts.rounds -= len(self.committed) - length
         for back, (before, sources) in enumerate(reversed(drafts), 1):
             accepted = max(0, min(len(sources), length - before))

@@ -72,10 +72,11 @@ class Mean:
         self._known *= math.exp2(-decodes / self._HALF_LIFE)
 
     def fade(self) -> None:
-        """Fall back towards the prior after a decode without a value; the next ones count for more.
+        """Fall back towards the prior, as nothing was seen; the next values count for more.
 
         So a high value does not keep away for good what would show that it is lower now. Half is
-        left after 256 decodes: after 16, drafts of several users made .92 of that.
+        left after 256 of these: with 16, drafts of several users made .92 of that
+        (docs/decisions/0051).
         """
         kept = math.exp2(-4.0 / LAST_RETRY)
         self._known *= kept

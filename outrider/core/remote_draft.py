@@ -168,7 +168,7 @@ class RemoteDraft:
             return False
         if wanted == 0 and control.sends_no_text:
             return False
-        return draft.state is not DraftState.LATE or control.probes(draft.late_rounds)
+        return draft.state is not DraftState.LATE or control.asks_late_again(draft.late_rounds)
 
     def _is_news(self, length: int, wanted: int, until: int) -> bool:
         """Return whether the draft would stop too early, or go astray, without a new order."""

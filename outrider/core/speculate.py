@@ -2,8 +2,8 @@
 
 The measured one drafts as long as it pays, from the first token on. One forecast says what each way
 to speculate yields by what is known, and the best is used where it is clearly better than the
-target alone. What is not used is tried now and then, for a small share of the time; what loses
-by the time that was measured backs off (`Gain`).
+target alone. What is not used is tried after 64 to 1,024 decodes (`Retry`), on the target's own
+cores for a small share of its time; what loses by the time that was measured backs off (`Gain`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ likely as the second."""
 _PROBE_TOKENS = 3
 """Draft tokens of a probe: a few of them tell an acceptance of .9 from one of .5."""
 _PROBE_SHARE = 0.015
-"""Of the time since the last probe, or of a usual text's, that one on the target's cores takes."""
+"""A probe on the target's own cores takes at most this share of the time since the last one, or of
+a usual text's."""
 
 
 class Fixed(Control):
@@ -141,7 +142,7 @@ class Measured(Control):
             return False
         if not self.pair.takes_turns:
             return True
-        count = _PROBE_TOKENS + self._overtaken()
+        count = _PROBE_TOKENS + self._decoded_meanwhile()
         seconds = self._unread * rates.read_time.value + count * rates.token_time.value
         return self._may_probe(seconds, rates.retry.unused)
 

@@ -95,9 +95,8 @@ class TargetProgress:
     """
 
     is_open: bool = False  # there is a stream
-    held: int = (
-        0  # tokens of the text it holds for sure; 0 on a new stream, below the text's length
-    )
+    # Tokens of the text that it holds for sure; 0 on a new stream, below the text's length.
+    held: int = 0
     round: int = 0  # the number of the newest round, repeats counted; it rises over all streams
     in_flight: list[RoundInFlight] = field(default_factory=list)  # oldest first
     mirostat_mu: float | None = None  # mirostat's state after the text; None is its own start

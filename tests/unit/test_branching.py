@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from itertools import islice
 
 import pytest
 
-from outrider.core.branching import Guess, best_count, best_survivals, grow
+from outrider.core.branching import Guess, best_count, grow
 from outrider.costs import CostTable
-from outrider.trees import MAX_LEAVES, ROOT, Tree
+from outrider.trees import ROOT, Tree
 
 GPU = CostTable([(1, 0.0300), (64, 0.0552)])
 RANKS = (0.6, 0.2, 0.1)
@@ -28,20 +27,6 @@ def expected(parents: Sequence[int], ranks: Sequence[float]) -> float:
         chance = ranks[rank] if rank < len(ranks) else 0.0
         survivals.append(chance * (1.0 if parent == ROOT else survivals[parent]))
     return sum(survivals)
-
-
-def test_the_best_tree_is_the_best_of_all_trees() -> None:
-    for count in range(1, 7):
-        best = max(expected(parents, RANKS) for parents in all_shapes(count))
-        found = list(islice(best_survivals(RANKS, MAX_LEAVES), count))
-        assert sum(found) == pytest.approx(best, abs=1e-12)
-        assert found == sorted(found, reverse=True)
-
-
-def test_with_one_leaf_or_one_candidate_the_best_tree_is_a_chain() -> None:
-    chain = [0.6**depth for depth in range(1, 6)]
-    for survivals in (best_survivals(RANKS, 1), best_survivals(RANKS[:1], 8)):
-        assert list(islice(survivals, 5)) == pytest.approx(chain)
 
 
 def test_guesses_that_agree_share_their_nodes() -> None:
