@@ -163,8 +163,12 @@ class Command(_PlainFlags, TyperCommand):
 
 
 def _shown(parameter: Any) -> Any:
-    """Return an option as the help shows it: of its long names ours alone."""
+    """Return an option as the help shows it: of its long names ours alone, no second column."""
     shown = copy.copy(parameter)
+    if no := getattr(parameter, "secondary_opts", ()):
+        shown.secondary_opts, shown.help = [], f"{parameter.help} Or {no[0]}."
+        if parameter.default is not None:
+            shown.show_default = (parameter.opts if parameter.default else no)[0].lstrip("-")
     if ours := long_flags(parameter)[:1]:
         shown.opts = [flag for flag in parameter.opts if flag[2:] in ours or flag[:2] != "--"]
     return shown

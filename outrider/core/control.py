@@ -17,7 +17,7 @@ from outrider.core.forecast import own as own_forecast
 from outrider.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 from outrider.core.outcomes import Choice, Outcome, View
 from outrider.core.own_draft import OwnDraft
-from outrider.core.rates import Acceptance, RecentRate
+from outrider.core.rates import LATE_ROUNDS, Acceptance, RecentRate
 from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.speculation import Policy, Speculation
@@ -28,9 +28,6 @@ Zen 5, and eight rounds of many rows that were in vain are a second of a slow ta
 CLEARLY = 1.05
 """Times the target's own rate, from which on a draft is used: forecasts are right to some percent
 on the virtual clock, and what gains nothing costs others' rows and the draft's machine."""
-
-_LATE_ROUNDS = 16
-"""Rounds without a draft that is late, after which it is asked again."""
 
 USUAL_TOKENS = 256
 """Tokens that a text is expected to get, at least, of which nothing else is known."""
@@ -523,7 +520,7 @@ class Control(ABC):
 
         Its answer may have been lost, and an order costs a message, not time.
         """
-        return late_rounds >= _LATE_ROUNDS
+        return late_rounds >= LATE_ROUNDS
 
     def pause(self) -> int:
         """Return the rounds to go plainly after a late draft, even if it comes back.

@@ -5,7 +5,7 @@ The target asks it before each decode, without a message.
 
 from __future__ import annotations
 
-from outrider.core.rates import FIRST_RETRY, DraftRates
+from outrider.core.rates import LATE_ROUNDS, DraftRates
 
 _READ_AT_ONCE = 64
 """Tokens of a text that it reads in a round, at least, before it can draft: those of one decode."""
@@ -52,7 +52,7 @@ class OwnDraft:
         self._read_seconds += seconds
         self._rounds_in_vain += rounds
         reading = 0 if self._has_read else length // _READ_AT_ONCE
-        if self._rounds_in_vain < FIRST_RETRY + reading:
+        if self._rounds_in_vain < LATE_ROUNDS + reading:
             return False
         did_nothing, self.drafts_nothing, self._rounds_in_vain = self.drafts_nothing, True, 0
         self.rates.retry.note_tried(pays=False)

@@ -24,6 +24,11 @@ _MEMORY = 0.99
 """Of the counts that is kept with each token, so that they are of the last 100, about: with .97 a
 source that copies a long stretch promises no end at all, and drafts gain nothing."""
 
+LATE_ROUNDS = 16
+"""Rounds in a row without tokens that a draft was asked for, after which it is asked again, or, in
+the target's process, not counted on: with 64 a text of 40 tokens had no draft at all where that one
+drafts nothing."""
+
 _PRIOR = 6.0
 """Tokens that what is expected of a confidence counts for; drafts had 4 and sources 12, and one
 number changes no grid by 1 %; with 8 a wrong prediction costs 3 % (docs/decisions/0051)."""

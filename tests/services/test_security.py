@@ -250,7 +250,7 @@ EVERY_CALL = {
     *(
         f"/outrider.v1.{role}Service/{name}"
         for role in ("Draft", "Target")
-        for name in ("GetModel", "ListVocabulary", "RollbackMode")
+        for name in ("GetModel", "ListVocabulary", "Rollback")
     ),
 }
 

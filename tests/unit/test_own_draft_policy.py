@@ -291,7 +291,7 @@ def own_draft(read_time: float) -> OwnDraft:
 
 def test_one_that_reads_a_long_text_is_not_taken_for_silent():
     own = own_draft(0.0001)
-    assert not any(own.note_nothing(6400, 1, 0.01) for _ in range(163))
+    assert not any(own.note_nothing(6400, 1, 0.01) for _ in range(115))
     assert own.note_nothing(6400, 1, 0.01) and own.drafts_nothing
     own.note_drafted(0.003, 3, True, 6400, 1.0)
     assert not own.drafts_nothing
