@@ -45,6 +45,7 @@ ROUND_FORMS = (
     *("_Waiting", "Ticket", "Lease", "Step", "Pending", "Offer", "Share", "Awaited", "Chunk"),
     *("Batch", "Rows", "Answer", "OwnTokens", "VerifyResponse", "Decode", "Verdict"),
     *("Outcome", "Report", "Commit", "GenerationDelta", "Addition", "CommittedToken"),
+    *("RoundDraft", "Continuation"),
 )
 TIME_FORMS = (
     *("EngineTime", "ServiceTime", "Timings", "RoundTimes", "Durations"),
