@@ -728,8 +728,8 @@ MISTAKES = (
     Mistake(
         "a late piece of a line that was contradicted is taken for a new line",
         "outrider/core/draft_line.py",
-        "if frame.line in self._gone or len(self._parts)",
-        "if len(self._parts)",
+        "if frame.line in self._gone or len(self._lines)",
+        "if len(self._lines)",
         (f"{RUNNER_UPS}::test_a_late_piece_of_a_line_that_was_contradicted_is_no_line",),
     ),
     Mistake(

@@ -46,7 +46,7 @@ def _rows_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all nodes pay, and the target wait: times are measured, and others may use the cores."""
     whole = "outrider.core.branching.best_count"
     monkeypatch.setattr(whole, lambda survivals, seconds, rate: (len(survivals), 1e9))
-    credit = "outrider.core.asking.Asking._credit"
+    credit = "outrider.core.asking.Asking._continue_count"
     monkeypatch.setattr(credit, lambda asking, wanted: 0)
 
 
