@@ -73,7 +73,7 @@ async def _compare(asked: argparse.Namespace) -> None:
                     found[mode].append(sum(each.tokens_per_second or 0.0 for each in those))
                     seen += those
             view = (await client.status()).controller
-            models = _models(view, _acceptance(seen), asked.apart)
+            models = _models(view, _acceptance(seen), _gap(seen), asked.apart)
             for mode, rates in found.items():
                 clock = _on_clock(models, mode, users, length, asked.tokens)
                 _tell(asked, cell, mode, median(rates), clock)
@@ -109,18 +109,23 @@ def _acceptance(seen: Sequence[Statistics]) -> float:
     return accepted / decided if decided else 0.0
 
 
-def _models(view: ControllerView, acceptance: float, apart: bool) -> Models:
+def _gap(seen: Sequence[Statistics]) -> float:
+    """Return the seconds of the target's own work between two decodes."""
+    steps = sum(each.target_time.step_count or 0 for each in seen)
+    return sum(each.target_time.sample_seconds for each in seen) / max(1, steps)
+
+
+def _models(view: ControllerView, acceptance: float, gap: float, apart: bool) -> Models:
     """Return what the clock runs with."""
-    costs = CostTable(view.decode_costs)
     return Models(
-        costs=costs,
+        costs=CostTable(view.decode_costs),
         draft_token=view.draft_token_seconds,
         acceptance=acceptance,
         own_acceptance=acceptance,
         own_token=0.0 if apart else view.draft_token_seconds,
         draft_round_trip=view.draft_latency_seconds,
         overhead=view.round_overhead_seconds,
-        gap=max(0.0, 1.0 / view.plain_token_rate - costs.seconds(1)),
+        gap=gap,
         same_host=not apart,
         takes_turns=view.takes_turns,
     )
