@@ -28,7 +28,7 @@ LONG = 2048
 """Tokens of a text to measure after, such as people have: after 1,400 flash attention took twice as
 long on an Intel CPU, after 128 it looked better (docs/decisions/0019)."""
 _SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after a text too
-_QUICK_ROW_COUNTS = (1, 2, 3, 4, 8, 32)  # of a start; the last one tells what reading costs
+_QUICK_ROW_COUNTS = (1, 2, 3, 4, 8, 32)  # of a start; the last one says what reading costs
 REPEATS = 3  # of a decode that is measured: the quickest counts
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 

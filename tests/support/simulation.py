@@ -24,6 +24,8 @@ from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
 from outrider.drafters.source import Source
 from outrider.errors import PositionPastCache
 from outrider.messages import (
+    FRAME_SECONDS,
+    FRAME_TOKENS,
     NO_OWN_TOKENS,
     Answer,
     Form,
@@ -45,7 +47,6 @@ from tests.support.shared_engine import Decode, SharedEngine
 
 VOCABULARY = 1 << 16
 PROMPT_TOKENS = 4
-_FRAME_TOKENS, _FRAME_SECONDS = 4, 0.005  # the draft service's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -662,7 +663,7 @@ class _Draft(_Peer):
                 self._queue += queue
                 self._extend_branches()
                 self._next(not is_over and self._add() < order.stop_below)
-                if is_over and self._tree.unsent_count >= _FRAME_TOKENS:
+                if is_over and self._tree.unsent_count >= FRAME_TOKENS:
                     self._send_frame(0)
 
         self.reply(max(0.0, self._stalled_until - world.now) + queue + seconds, done)
@@ -688,8 +689,8 @@ class _Draft(_Peer):
         if order.line_count > 1:
             self._tree.note(line.token_ids, candidates)
         self.held = list(line.token_ids)
-        is_full = len(line.unsent) >= (order.frame_tokens or _FRAME_TOKENS)
-        is_old = not order.frame_tokens and self.world.now - line.first_unsent >= _FRAME_SECONDS
+        is_full = len(line.unsent) >= (order.frame_tokens or FRAME_TOKENS)
+        is_old = not order.frame_tokens and self.world.now - line.first_unsent >= FRAME_SECONDS
         if (is_full or is_old) and len(line.token_ids) < self._until:
             self._send_frame(0)
         return confidence
