@@ -27,6 +27,7 @@ class Decode:
     done: Callable[[ServiceTime], None]
     drafted: int = 0  # tokens of the target's own draft among the rows
     draft_token: float = 0.0  # seconds of each of them, were it drafted alone
+    draft_reading: float = 0.0  # seconds in which that draft first reads the text
 
 
 class SharedEngine:
@@ -109,7 +110,8 @@ class SharedEngine:
         The n-th tokens of all drafts share one decode of the draft, whose rows cost in proportion
         what they cost the target.
         """
-        seconds, alone = 0.0, self._costs.seconds(self._costs.padded(1))
+        seconds = sum(each.draft_reading for each in together)
+        alone = self._costs.seconds(self._costs.padded(1))
         for place in range(max((each.drafted for each in together), default=0)):
             drafts = [each for each in together if each.drafted > place]
             ratio = self._costs.seconds(len(drafts) * self._costs.padded(1)) / alone

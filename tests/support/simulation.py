@@ -406,6 +406,7 @@ class _Target(_Peer):
         self._used = 0  # tokens of the round's draft that the text has
         own = world.models
         self._own = Language(world.seed, own.own_acceptance, own.spread)
+        self._own_length = 0  # tokens of the text that the target's own draft has read
         self._going_back = GoingBack(own.rejection, own.costs)
 
     def open(self) -> None:
@@ -531,14 +532,23 @@ class _Target(_Peer):
             slowdown = world.models.slowdown if world.draft_busy else 1.0
             rows, length, begin = again + len(draft) + 1, len(prefix) - 1 - again, world.now
             count, token = len(own.token_ids), world.models.own_token
+            turn, reading = world.take_turn, self._read_by_own(count, len(prefix))
             world.engine.decode(
-                Decode(world, rows, length, slowdown, begin, world.take_turn, done, count, token)
+                Decode(world, rows, length, slowdown, begin, turn, done, count, token, reading)
             )
 
         if within or before:
             world.engine.after(within + before, decode)
         else:
             decode()
+
+    def _read_by_own(self, drafted: int, length: int) -> float:
+        """Return the seconds in which the target's own draft reads what it has not seen yet."""
+        if not drafted:
+            return 0.0
+        unread = max(0, length - self._own_length)
+        self._own_length = length + drafted
+        return unread * self.world.models.read_time
 
     def _draft_own(self, round_: Round) -> OwnTokens:
         """Return what the target's own draft drafts; nothing while the text is read."""
