@@ -299,10 +299,10 @@ class Control(ABC):
         if may_use_own and own is not None and not own.rates.gain.backs_off:
             others.append(own_forecast(self._own_conditions(own), asked.n_max))
         best = max(others, key=lambda each: each.rate, default=alone)
-        return best if best.rate > CLEARLY * alone.rate and self._pays(best, alone) else alone
+        return best if self._pays(best, alone) else alone
 
     def _pays(self, best: Forecast, alone: Forecast) -> bool:
-        """Whether drafts save at least what the target loses while the draft reads the text."""
+        """Whether drafts clearly save more than the target loses while the draft reads the text."""
         reading = 0.0
         if best.own_length and self._own is not None:
             reading = self._own.reading_seconds(self._text_length)
@@ -311,7 +311,7 @@ class Control(ABC):
         # As many tokens again as were written are likely, or a usual text.
         likely = max(USUAL_TOKENS, self._written)
         likely = min(likely, self._remaining or likely)
-        return reading <= likely * (1.0 / alone.rate - 1.0 / best.rate)
+        return reading < likely * (1.0 / (CLEARLY * alone.rate) - 1.0 / best.rate)
 
     def _conditions(self) -> Conditions:
         """Return what a forecast for the draft on the stream rests on."""

@@ -23,7 +23,8 @@ class OwnDraft:
         The text may be longer than its context, or have tokens that it does not know; it may have
         no room for one more, or have failed.
         """
-        self._has_read = False  # it drafted, so it holds the text up to a few tokens
+        self.has_read = False
+        """It drafted, so it holds the text up to a few tokens."""
         self._rounds_in_vain = 0  # that it was asked for and drafted nothing, in a row
         self._read_seconds = 0.0  # that it worked in those, before it drafted at all
 
@@ -36,12 +37,12 @@ class OwnDraft:
         """
         rates = self.rates
         rates.doubt()
-        if not self._has_read and length > _READ_AT_ONCE:
+        if not self.has_read and length > _READ_AT_ONCE:
             reading = self._read_seconds + seconds - ratio * count * rates.token_time.value
             rates.read_time.note(max(0.0, reading) / length, rates.read_time.value)
         elif count and seconds > 0.0:
             rates.token_time.note(seconds / count / ratio, rates.token_time.value)
-        self._has_read, self.drafts_nothing, self._rounds_in_vain = True, False, 0
+        self.has_read, self.drafts_nothing, self._rounds_in_vain = True, False, 0
         rates.retry.note_tried(pays)
 
     def note_nothing(self, length: int, rounds: int, seconds: float) -> bool:
@@ -51,7 +52,7 @@ class OwnDraft:
         """
         self._read_seconds += seconds
         self._rounds_in_vain += rounds
-        reading = 0 if self._has_read else length // _READ_AT_ONCE
+        reading = 0 if self.has_read else length // _READ_AT_ONCE
         if self._rounds_in_vain < LATE_ROUNDS + reading:
             return False
         did_nothing, self.drafts_nothing, self._rounds_in_vain = self.drafts_nothing, True, 0
@@ -60,4 +61,4 @@ class OwnDraft:
 
     def reading_seconds(self, length: int) -> float:
         """Return the expected time of reading a text of so many tokens, unless that was done."""
-        return 0.0 if self._has_read else length * self.rates.read_time.value
+        return 0.0 if self.has_read else length * self.rates.read_time.value

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import replace
 
 from outrider.core.control import USUAL_TOKENS, Control
-from outrider.core.forecast import Mode, expected_tokens
+from outrider.core.forecast import Forecast, Mode, expected_tokens
 from outrider.core.outcomes import Choice, Outcome, View
 from outrider.core.rates import Gain
 from outrider.core.target_costs import Pair
@@ -98,12 +98,16 @@ class Measured(Control):
             return
         spent, rows = outcome.spent, self.costs.table.padded(self._rows_of(outcome))
         is_shared = spent.rows > 0 and not self.costs.is_alike(spent, rows)
-        if outcome.is_prompt or outcome.is_local or is_shared:
+        if outcome.is_prompt or outcome.is_local or is_shared or self._reads(known):
             return
         gain = own if known.own_length else self.rates.gain
         gain.note_rounds(outcome.committed, self._seconds_of(outcome), self.plain_seconds)
         if gain.backs_off:
             self._forecast = None  # without it
+
+    def _reads(self, known: Forecast) -> bool:
+        """Whether the target's own draft still read the text, which was weighed before."""
+        return known.own_length > 0 and self._own is not None and not self._own.has_read
 
     def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
         super().note_line(confidences, agrees)

@@ -307,6 +307,14 @@ def test_what_reading_a_long_text_takes_is_learned_from_the_rounds_it_read_in() 
     assert own.reading_seconds(4004) == 0.0, "it has read that"
 
 
+def test_the_time_of_reading_a_text_is_not_taken_for_a_loss_of_its_drafts() -> None:
+    # That the text is worth reading was decided before. A dozen plain tokens' time for it made a
+    # good draft back off in the first text after a long prompt.
+    its = models(own_acceptance=0.8, read_time=0.0002)
+    result = rate(its, 300, has_draft=False, prompt_tokens=1400)[1]
+    assert result.counts.drafted > 250, "it is used all the time"
+
+
 @pytest.mark.parametrize("length", [300, 3000] if THOROUGH else [3000])
 def test_what_a_bad_hour_taught_of_its_times_does_not_shut_out_long_texts_for_good(length: int):
     its = models(own_acceptance=0.85, read_time=0.0001)
