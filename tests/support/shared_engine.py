@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from outrider.costs import CostTable
-from outrider.engine.batching import Awaited, wait_until
+from outrider.engine.batching import Awaited, Limits, decode_seconds, wait_until, widths
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT
 from outrider.messages import ServiceTime
 
 _FIRST_TURNAROUND = 0.001
+_STREAMS = Limits(2048, MAX_ROWS_OUT, MAX_PADDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ class SharedEngine:
         self._is_busy = True
         rows = [self._costs.padded(each.rows) for each in together]
         attended = [(count, each.length) for count, each in zip(rows, together, strict=True)]
-        seconds = self._costs.seconds(sum(rows), attended)
+        computed = widths([int(count) for count in rows], _STREAMS, self._costs)
+        seconds = decode_seconds(computed, _STREAMS, self._costs) + self._costs.attending(attended)
         seconds *= max(each.slowdown for each in together)
         drafting = self._drafting(together)
         wait = max(each.take_turn(drafting + seconds) for each in together)
