@@ -43,8 +43,9 @@ _GATHERING = 0.02
 """Of the time in which the prompts at hand are read: for so long the first waits for others that
 come at about the same time. Four prompts of 256 tokens sent at once took 9 % longer without it."""
 
-_FIRST_EXCHANGE = 0.1
-"""Seconds that an exchange of sequences is taken to cost before there was one."""
+_FIRST_EXCHANGE = 0.005
+"""Seconds that an exchange of sequences is taken to cost before there was one: two texts of 190
+tokens of a 1.1B take 3 ms, and a decode of four users who are apart 25 ms more."""
 
 
 class Scheduler:
