@@ -44,11 +44,14 @@ class Step:
 
 
 def counts_of(chunks: Sequence[Chunk], padded: Callable[[int], int]) -> ServiceTime:
-    """Return the rows of a decode, what they attended to, and the sessions that generate in it."""
+    """Return the rows of a decode, what they attended to, and the sessions that generate in it.
+
+    Rows that only fill it are nobody's, and make it no dearer.
+    """
     rows, attended, sessions = 0, 0, 0
     for chunk in chunks:
         count = padded(len(chunk.token_ids))
-        rows += count + len(chunk.fillers)
+        rows += count
         attended += count * chunk.position
         sessions += not reads(len(chunk.token_ids), chunk.row_count)
     return ServiceTime(rows=rows, attended=attended, sessions=sessions)
