@@ -330,7 +330,11 @@ class Control(ABC):
 
     def _own_conditions(self, own: OwnDraft) -> Conditions:
         """Return the same for the target's own draft."""
-        costs, mean = self.costs, min(0.99, self._own_acceptance.mean)
+        costs, acceptance = self.costs, self._own_acceptance
+        if costs.sessions_together > 1.0:
+            # All wait for the rows of one, so that they draft together or not at all.
+            acceptance = self._all_own_acceptance
+        mean = min(0.99, acceptance.mean)
         seconds = partial(costs.checked_seconds, length=self._text_length, acceptance=mean)
         return Conditions(
             acceptance=mean,
@@ -338,7 +342,7 @@ class Control(ABC):
             overhead=costs.gap.value + own.rates.latency.value,
             latency=0.0,
             token_time=costs.draft_ratio() * own.rates.token_time.value,
-            confidences=self._own_acceptance.confidences if self._may_stop else (),
+            confidences=acceptance.confidences if self._may_stop else (),
         )
 
     def view(self) -> View:
