@@ -10,7 +10,7 @@ says nothing of those of a caller with another salt, and nothing to a reader of 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -34,7 +34,7 @@ _DRAFT_LENGTH = 4
 """Tokens over which the way to a draft is spread: about what one order brings."""
 
 _DIGEST_BYTES = 8  # two texts with one digest would cost time, and nothing else
-_KEPT_DIGESTS = 1 << 16
+_MOST_DIGESTS = 1 << 16
 """Digests of all texts that one peer holds: a million tokens."""
 
 
@@ -149,58 +149,39 @@ class HeldTexts:
     """
 
     def __init__(self) -> None:
-        # By the last digest, the one used longest ago first; no text is a prefix of another.
-        self._texts: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
-        self._known: Counter[bytes] = Counter()  # texts that each digest is of; none is 0
+        # By their digests, the one used longest ago first; no text is a prefix of another.
+        self._texts: list[tuple[bytes, ...]] = []
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def count(self, digests: Sequence[bytes]) -> int:
         """Return how many tokens of a text, at least, are a prefix of one that is held."""
-        blocks = 0
-        for each in digests:
-            if each not in self._known:
-                break
-            blocks += 1
-        return BLOCK * blocks
+        return BLOCK * max((_shared(digests, each) for each in self._texts), default=0)
 
     def note(self, digests: tuple[bytes, ...], session_count: int) -> None:
         """A text was read or written there, in one of so many sessions."""
         if not digests:
             return
-        if digests[-1] in self._known:  # of this text, or of a longer one: that is used again
-            place = len(digests) - 1
-            longer = (key for key, text in self._texts.items() if text[place:][:1] == digests[-1:])
-            self._texts.move_to_end(next(longer))
-            return
-        for each in digests[:-1]:  # the text that it continues
-            if each in self._texts:
-                self._forget(each)
-        self._texts[digests[-1]] = digests
-        self._known.update(digests)
-        most = max(1, session_count)
-        while len(self._texts) > 1 and self._is_over(most):
-            self._forget(next(iter(self._texts)))
-
-    def _is_over(self, most: int) -> bool:
-        return len(self._texts) > most or len(self._known) > _KEPT_DIGESTS
+        longest = next((e for e in self._texts if _shared(digests, e) == len(digests)), digests)
+        self._texts = [each for each in self._texts if _shared(longest, each) < len(each)]
+        self._texts.append(longest)
+        del self._texts[: -max(1, session_count)]
+        while len(self._texts) > 1 and sum(map(len, self._texts)) > _MOST_DIGESTS:
+            del self._texts[0]
 
     def correct(self, digests: Sequence[bytes], count: int) -> None:
         """The service said that it held so many tokens of a text: what had more is gone."""
-        if count + BLOCK > self.count(digests):
-            return
-        missing = digests[count // BLOCK]
-        for last in [last for last, text in self._texts.items() if missing in text]:
-            self._forget(last)
+        if count + BLOCK <= self.count(digests):
+            kept = count // BLOCK
+            self._texts = [each for each in self._texts if _shared(digests, each) <= kept]
 
     def clear(self) -> None:
         """The service was started again, and holds nothing."""
         self._texts.clear()
-        self._known.clear()
 
-    def _forget(self, last: bytes) -> None:
-        for each in self._texts.pop(last):
-            self._known[each] -= 1
-            if not self._known[each]:
-                del self._known[each]
+
+def _shared(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """Return how many digests two texts begin with; each is of all before it."""
+    places = range(min(len(one), len(other)))
+    return bisect_left(places, True, key=lambda place: one[place] != other[place])
