@@ -33,7 +33,7 @@ from outrider.errors import (
     OutriderError,
     PeerUnavailable,
 )
-from outrider.messages import Answer, Order, Round, SessionParameters
+from outrider.messages import Order, Round, SessionParameters
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
@@ -61,7 +61,6 @@ class Driver:
         self._attempts = Attempts(self._opening, self._events, self._read_target, self._lose_target)
         # Of the target of the newest stream, until it is lost.
         self._lease: Lease[PooledTarget] | None = None
-        self._is_at_first = True  # target: nothing was read at another one before
         self._watch = TargetWatch(generation.plan.target_seconds)
         self._backoff = Backoff()
         self._failures = Failures[PooledTarget]()
@@ -171,8 +170,6 @@ class Driver:
         opening = self._attempts.next_opening()
         with self.timings.traced():
             self._attempts.begin(opening, target.peer.open(opening))
-        if not self._is_at_first:  # nobody reports what it takes to read the text again
-            self._events.after(lease.unread_count * target.read_seconds, lease.note_read)
         generation.target_opened(target.costs.continues)
         return True
 
@@ -275,10 +272,8 @@ class Driver:
     def _end_lease(self) -> None:
         """Give the target back, with what is known of the text that it holds."""
         lease, self._lease = self._lease, None
-        if lease is None:
-            return
-        self._is_at_first = False
-        self._pool.end(lease, self._generation.committed, self._opening.salt)
+        if lease is not None:
+            self._pool.end(lease, self._generation.committed, self._opening.salt)
 
     # --- in ---
 
@@ -354,11 +349,10 @@ class Driver:
             return False  # a repeat of a round that is over
         now, length = time.perf_counter(), len(generation.committed)
         is_answer = message.HasField("position")
-        is_first = not self.timings.prompt
         answer = (
             sent.read_answer(message, now) if is_answer else sent.read_rows(message, now, length)
         )
-        self._note_prompt(message, answer if is_first else None)
+        self._note_read(message.cached_token_count)
         if answer is None:
             return message.rows.first_row > 0
         if is_answer:
@@ -367,18 +361,15 @@ class Driver:
             generation.target_answered(answer, now)
         return False
 
-    def _note_prompt(
-        self, message: target_service_pb2.VerifyResponse, first: Answer | None
-    ) -> None:
-        """Take note of what the first rows, or the first answer, say of the prompt."""
-        if not self._generation.counts.rounds:
-            cached = message.cached_token_count
-            within("cached_token_count", cached, 0, len(self._generation.committed))
-            self._generation.target_cached(cached)
-        if first is not None and self._lease is not None and self._is_at_first:
-            plan, cached = self._generation.plan, self._generation.counts.cached
-            seconds = self.timings.prompt - first.spent.queue
-            self._lease.leased.note_read(self._lease, len(plan.prompt), cached, seconds)
+    def _note_read(self, held_count: int) -> None:
+        """Take note of how much of the text a target held, which its first rows say."""
+        generation, lease = self._generation, self._lease
+        if lease is None or lease.is_read:
+            return
+        within("cached_token_count", held_count, 0, len(generation.committed))
+        lease.note_read(held_count)
+        if not generation.counts.rounds:
+            generation.target_cached(held_count)
 
     # --- time, and the end ---
 

@@ -20,7 +20,7 @@ from orchestrator.targets import PooledTarget
 from outrider import logs
 from outrider.core.health import Health
 from outrider.core.rates import Acceptance, DraftRates
-from outrider.core.route import BLOCK, DraftOffer
+from outrider.core.route import BLOCK, seconds_of_draft
 from outrider.core.target_costs import Pair
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
@@ -163,16 +163,14 @@ class PairedDraft(PooledPeer):
         is_admitted = self.health.admits(time.monotonic(), self.generation_count)
         return is_admitted and not self.obstacle()
 
-    def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> DraftOffer:
-        """Return what is known of it; `text` is what it would have to read, by digests."""
+    def seconds(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> float:
+        """Return the time of an accepted token; `text` is what it would read, by digests."""
         rates = self.pair_beside(target).rates
         unread = BLOCK * len(text) - self.held.count(text)
-        return DraftOffer(
+        return seconds_of_draft(
+            text_count=self.generation_count,
             token_seconds=rates.token_time.value,
             latency_seconds=rates.latency.value,
             acceptance=rates.acceptance.get(rule, Acceptance()).mean,
-            session_count=self.session_count,
-            generation_count=self.generation_count,
-            passed_over=self.passed_over,
             unread_seconds=unread * rates.read_time.value,
         )

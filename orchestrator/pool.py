@@ -8,20 +8,23 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from orchestrator.calls import Calls
-from orchestrator.leases import Lease
+from orchestrator.leases import Lease, PooledPeer
 from orchestrator.names import Name
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import DialledPeer, Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.core.health import TIMEOUT, admitted
-from outrider.core.route import choose, digests_of, weights_served
+from outrider.core.route import digests_of, weights_served
 from outrider.core.target_costs import Pair
 from outrider.errors import PeerUnavailable
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
 from outrider.v1 import common_pb2 as common
+
+P = TypeVar("P", bound=PooledPeer)
 
 _KEY_BYTES = 16
 _MOST_ROUND = 2 * MAX_DRAFT
@@ -294,11 +297,8 @@ class Pool:
         if not usable:
             return None
         digests = self._digests(self.targets, text, opening.salt)
-        chosen = _best(usable, len(text), digests)
-        for target in usable:
-            target.pass_over()
         self._has_written = True
-        lease = Lease(chosen, digests, len(text))
+        lease = _lease(usable, lambda each: each.seconds(len(text), digests), digests, len(text))
         self._share_out()
         return lease
 
@@ -313,7 +313,8 @@ class Pool:
         usable = self._usable_for(opening.model, ())
         if self.is_single or not usable:
             return None
-        return _best(usable, len(text), digests_of(text, opening.salt, self._key)).peer
+        digests = digests_of(text, opening.salt, self._key)
+        return _best(usable, lambda each: each.seconds(len(text), digests)).peer
 
     def end(self, lease: Lease[PooledTarget], text: Sequence[int], salt: bytes) -> None:
         """Give a target back that holds this text now."""
@@ -331,7 +332,7 @@ class Pool:
     def has_room(self, model: ModelReference, besides: PooledTarget) -> bool:
         """Return whether another target hosts a model, and can take a text of it now."""
         return any(
-            not each.is_busy and each.generation_count < each.session_count
+            not each.is_full and each.generation_count < each.session_count
             for each in self._usable_for(model, [besides])
         )
 
@@ -394,10 +395,7 @@ class Pool:
         if not usable:
             return None
         digests = self._digests(usable, text, salt)
-        chosen = usable[choose([draft.offer(rule, target, digests) for draft in usable])]
-        for draft in usable:
-            draft.pass_over()
-        return Lease(chosen, digests)
+        return _lease(usable, lambda each: each.seconds(rule, target, digests), digests)
 
     def _usable(self, rule: Rule) -> list[PairedDraft]:
         return [d for d in self.drafts if d.may_draft(rule)] if self.ready else []
@@ -414,8 +412,8 @@ class Pool:
         """
         usable = _rather(self._usable(Rule.MATCH))
         if usable:
-            best = choose([draft.offer(Rule.MATCH, target) for draft in usable])
-            return usable[best].pair_beside(target)
+            best = _best(usable, lambda each: each.seconds(Rule.MATCH, target))
+            return best.pair_beside(target)
         return self.drafts[0].pair_beside(target) if self.drafts else Pair(target.costs)
 
     def count_generations(self, count: int) -> None:
@@ -446,13 +444,26 @@ class Pool:
         return "; ".join(waiting)
 
 
-def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> PooledTarget:
-    """Return the target where a text of `count` tokens, by digests, is expected to end first."""
-    return usable[choose([each.offer(count, text) for each in usable])]
+def _best(usable: Sequence[P], seconds: Callable[[P], float]) -> P:
+    """Return the peer that a text would lease, by what each is expected to take."""
+    return min(usable, key=lambda each: each.candidate(seconds(each)))
+
+
+def _lease(
+    usable: Sequence[P],
+    seconds: Callable[[P], float],
+    digests: tuple[bytes, ...],
+    token_count: int = 0,
+) -> Lease[P]:
+    """Lease the best peer for a text; what is known of the others grows old."""
+    chosen = _best(usable, seconds)
+    for each in usable:
+        each.passed_over += 1
+    return Lease(chosen, digests, token_count)
 
 
 def _load(target: PooledTarget) -> tuple[bool, bool, int]:
-    return target.is_ejected, target.is_busy, target.generation_count
+    return target.is_ejected, target.is_full, target.generation_count
 
 
 def _rather(drafts: list[PairedDraft]) -> list[PairedDraft]:

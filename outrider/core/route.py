@@ -39,68 +39,59 @@ _MOST_DIGESTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What is known of a peer that a text could lease."""
+class Candidate:
+    """What is known of a peer that a text could lease; the better one is the lesser."""
 
-    session_count: int  # that it can hold at the same time
-    generation_count: int = 0  # that lease it now
+    seconds: float  # until a target has written the text; of each accepted token of a draft
+    text_count: int = 0  # that lease it now
+    is_full: bool = False  # it has no room
     passed_over: int = 0  # leases of others since its own last one
-    token_seconds: float  # of each token, of a target with as many texts as now and this one
+
+    def __lt__(self, other: Candidate) -> bool:
+        return self._rank < other._rank
 
     @property
-    def is_full(self) -> bool:
-        """Whether another session would cost one of those that it holds."""
-        return self.generation_count >= self.session_count
+    def _rank(self) -> tuple[bool, bool, float, int]:
+        is_forgotten = self.passed_over >= MOST_PASSED_OVER and not self.text_count
+        return self.is_full, not is_forgotten, self.seconds, self.text_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftOffer(Offer):
-    """Of a draft; those that lease it share its engine."""
+def seconds_of_draft(
+    *,
+    text_count: int,
+    token_seconds: float,
+    latency_seconds: float,
+    acceptance: float,
+    unread_seconds: float = 0.0,
+) -> float:
+    """Return the time of each accepted token of a draft that one text more leases.
 
-    latency_seconds: float  # from an order to its first token, what its own time does not explain
-    acceptance: float  # the chance that one of its tokens is accepted
-    unread_seconds: float = 0.0  # until it has read of the text what it does not hold
-
-    @property
-    def seconds(self) -> float:
-        """The time that one accepted token takes."""
-        drafting = self.token_seconds * (self.generation_count + 1)
-        seconds = (self.latency_seconds / _DRAFT_LENGTH + drafting) / max(self.acceptance, 0.01)
-        return seconds + self.unread_seconds / _TEXT_TOKENS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetOffer(Offer):
-    """Of a target."""
-
-    unread_count: int  # tokens of the prompts there that it has still to read
-    prompt_count: int  # tokens of the text before it is continued
-    cached_count: int  # of these, what it probably holds
-    read_seconds: float  # of each token that it reads
-    is_full: bool = False  # it said lately that it has no room
-
-    @property
-    def queue_seconds(self) -> float:
-        """The time until it begins to read: prompts before it, and texts that have to end."""
-        waiting = self.generation_count - self.session_count + 1
-        ends = max(0, waiting) * _TEXT_TOKENS * self.token_seconds / self.session_count
-        return self.unread_count * self.read_seconds + ends
-
-    @property
-    def seconds(self) -> float:
-        """The time until the text is written."""
-        reading = max(1, self.prompt_count - self.cached_count) * self.read_seconds
-        return self.queue_seconds + reading + _TEXT_TOKENS * self.token_seconds
+    Its token takes `token_seconds` for each text that leases it: they share its engine. From an
+    order to its first token `latency_seconds` pass besides, `unread_seconds` until it has read the
+    text.
+    """
+    drafting = token_seconds * (text_count + 1)
+    seconds = (latency_seconds / _DRAFT_LENGTH + drafting) / max(acceptance, 0.01)
+    return seconds + unread_seconds / _TEXT_TOKENS
 
 
-def choose(offers: Sequence[DraftOffer] | Sequence[TargetOffer]) -> int:
-    """Return the index of the peer to lease: the quickest with room, the first of equal ones."""
-    return min(range(len(offers)), key=lambda i: _rank(offers[i]))
+def seconds_of_target(
+    *,
+    text_count: int,
+    session_count: int,
+    token_seconds: float,
+    read_seconds: float,
+    queued_count: int,
+    unread_count: int,
+) -> float:
+    """Return the time until a target has written another text.
 
-
-def _rank(offer: DraftOffer | TargetOffer) -> tuple[bool, bool, float, int]:
-    is_forgotten = offer.passed_over >= MOST_PASSED_OVER and not offer.generation_count
-    return offer.is_full, not is_forgotten, offer.seconds, offer.generation_count
+    `queued_count` tokens of others' prompts are read first and texts end where no session is free;
+    then `unread_count` tokens of its own are read, each in `read_seconds`.
+    """
+    ends = max(0, text_count - session_count + 1) * _TEXT_TOKENS * token_seconds / session_count
+    reading = (queued_count + max(1, unread_count)) * read_seconds
+    return ends + reading + _TEXT_TOKENS * token_seconds
 
 
 def weights_served(current: bytes, hosted: Sequence[bytes]) -> bytes:

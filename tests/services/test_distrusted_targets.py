@@ -334,7 +334,7 @@ async def test_a_target_that_has_no_room_for_years_is_asked_again_soon(
     left = [1]
     async with over(*[odd(have_no_room, left, 0)] * 2, pace=PACE) as (orchestrator, _):
         await write_until(lambda: not left[0], orchestrator)
-        await eventually(lambda: not any(each.is_busy for each in orchestrator.pool.targets))
+        await eventually(lambda: not any(each.is_full for each in orchestrator.pool.targets))
     assert len(asked_again) == len(set(asked_again))
 
 

@@ -307,7 +307,7 @@ async def test_a_text_goes_on_at_another_target_when_one_has_no_room() -> None:
             await eventually(lambda: full.generation_count == 1)
             end(elsewhere)
             await eventually(lambda: free.generation_count == 1)
-            assert full.generation_count == 0 and full.is_busy
+            assert full.generation_count == 0 and full.is_full
             assert_right(await writing, asked)
             for each in others:
                 each.cancel()
