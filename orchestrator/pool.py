@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 from orchestrator.calls import Calls
@@ -95,6 +94,11 @@ class Pool:
         """The configured peers, the targets first."""
         drafts = [each.peer for each in self.drafts if isinstance(each.peer, DialledPeer)]
         return [*(each.peer for each in self.targets), *drafts]
+
+    @property
+    def closed(self) -> bool:
+        """Whether no target will ever be usable again."""
+        return self.target.closed
 
     @property
     def ready(self) -> bool:
@@ -275,7 +279,7 @@ class Pool:
         deadline = time.monotonic() + seconds
         while not self.ready:
             left = deadline - time.monotonic()
-            if left <= 0 or self.target.closed:
+            if left <= 0 or self.closed:
                 return False
             self._changed.clear()
             with suppress(TimeoutError):
@@ -322,12 +326,10 @@ class Pool:
         self._share_out()
         self._let_go()
 
-    def has_another(self, model: ModelReference, besides: Collection[PooledTarget]) -> bool:
-        """Return whether another target hosts a model, though it may not be ready now."""
-        return any(
-            each not in besides and each.identity == model.identity and not each.is_leaving
-            for each in self.targets
-        )
+    def has_another(self, besides: Collection[PooledTarget]) -> bool:
+        """Return whether another target hosts what is served, though it may not be ready now."""
+        others = (each for each in self.targets if each not in besides)
+        return any(each.identity and not each.refused and not each.is_leaving for each in others)
 
     def has_room(self, model: ModelReference, besides: PooledTarget) -> bool:
         """Return whether another target hosts a model, and can take a text of it now."""
@@ -336,14 +338,14 @@ class Pool:
             for each in self._usable_for(model, [besides])
         )
 
-    def may_be_full(self, model: ModelReference, length: int, context: int) -> bool:
+    def may_be_full(self, length: int, context: int) -> bool:
         """Return whether a round of a text of `length` tokens may fill a context of the targets.
 
-        That is the largest one of those that are there, and at most `context`, what was planned.
+        They have the same one, which may be less than `context`, what was planned.
         """
-        there = [each.peer.model for each in self._usable_for(model, ())]
-        largest = max((each.context_token_count for each in there if each), default=context)
-        return length + _MOST_ROUND >= min(context, largest)
+        model = self.target.model
+        described = model.context_token_count if model is not None else context
+        return length + _MOST_ROUND >= min(context, described)
 
     def _usable_for(
         self, model: ModelReference, besides: Collection[PooledTarget]
@@ -362,20 +364,19 @@ class Pool:
 
     def calls(self, first: DialledPeer | None = None) -> Calls:
         """Return what makes idempotent calls at the targets, at `first` if it is usable."""
-        choose = partial(self._choose_to_call, first)
-        return Calls(choose, self.wait_until_ready, self.target_seconds)
+        return Calls(self, self.target_seconds, first)
 
-    def _choose_to_call(
-        self,
-        first: DialledPeer | None,
-        failed: Collection[PooledTarget],
-        stuck: Collection[PooledTarget],
-    ) -> PooledTarget:
-        """Return the target to call, if possible none of those that failed; never a stuck one."""
-        usable = [each for each in self.targets if each.is_usable and each not in stuck]
+    def choose_to_call(
+        self, first: DialledPeer | None, failed: Collection[PooledTarget]
+    ) -> PooledTarget | None:
+        """Return the target to call, if possible none of those that failed.
+
+        None where none is usable now.
+        """
+        usable = [each for each in self.targets if each.is_usable]
         rather = [each for each in usable if each not in failed] or usable
         wanted = [each for each in rather if each.peer is first] if not failed else []
-        return min(wanted or rather or [self.standing], key=_load)
+        return min(wanted or rather, key=_load, default=None)
 
     # --- drafts ---
 

@@ -15,7 +15,7 @@ from orchestrator.first_estimates import (
 from orchestrator.leases import PooledPeer
 from orchestrator.peers import DialledPeer
 from outrider import logs, wire
-from outrider.core.health import LOOK_SECONDS, Expected, Overdue, Silence, overdue
+from outrider.core.health import Expected
 from outrider.core.route import seconds_of_target
 from outrider.core.target_costs import TargetCosts
 from outrider.messages import ANY_MODEL, ModelReference
@@ -146,47 +146,6 @@ class PooledTarget(PooledPeer):
         if self.is_leaving and not self.refused:
             return "its name has it no more: it ends what it has"
         return self.refused
-
-
-class TargetWatch:
-    """For how long a text, or a call, has waited for an answer of its targets."""
-
-    def __init__(self, timeout: float, asked: str = "a round") -> None:
-        """A target that decodes nothing has at least `timeout`; `asked` is what it is asked for."""
-        self.wait = Silence(LOOK_SECONDS)
-        self.tries = 0
-        """Answers in a row that were overdue."""
-        self.why = ""
-        """What the newest of them waited for, and how long, for people."""
-        self._timeout = timeout
-        self._asked = asked
-
-    def note_answer(self) -> None:
-        """A target answered."""
-        self.wait.note_word()
-        self.tries = 0
-
-    def look(self, is_waiting: bool) -> None:
-        """See how long it has waited, where it waits for a target at all."""
-        self.wait.note_look(time.monotonic()) if is_waiting else self.wait.end()
-
-    def overdue(self, target: PooledTarget, length: int = 0) -> Overdue | None:
-        """Return why an answer for a text of `length` tokens is overdue; None where it is not.
-
-        A stuck target is ejected; one that is late works, and is not.
-        """
-        idle, expected = target.peer.idle.seconds, target.expected(length)
-        found = overdue(self.wait.seconds, idle, self._timeout, expected, self.tries)
-        if found is None:
-            return None
-        self.why = f"left {self._asked} unanswered for {self.wait.seconds:.0f} s"
-        if found is Overdue.STUCK:
-            self.why = f"is stuck: it {self.why} and decoded nothing"
-            target.note_failure(self.why)
-        self.why = f"the target at {target.address} {self.why}"
-        self.tries += 1
-        self.wait.end()
-        return found
 
 
 def _have_other_bits(one: common.GetModelResponse, other: common.GetModelResponse) -> bool:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Generic, TypeVar
 
 TIMEOUT = 20.0
 """Seconds in which an engine decodes nothing before it is stuck, unless `--target-timeout` says
@@ -33,8 +32,6 @@ busy draft on the same two cores."""
 MOST_FAILURES = 8
 """Failures of a text's targets in a row, without a token between them, before the text ends. The
 pauses between them are some 8 s together, so that a failure that passes does not end it."""
-
-T = TypeVar("T")
 
 
 class State(Enum):
@@ -97,25 +94,6 @@ def admitted(peers: Sequence[tuple[Health, int]], now: float) -> list[int]:
     well = [health.admits(now, text_count) for health, text_count in peers]
     order = sorted(range(len(peers)), key=lambda i: (not well[i], peers[i][0].seconds_left(now)))
     return sorted(order[: max(-(-len(peers) // 2), sum(well))])
-
-
-class Failures(Generic[T]):
-    """What failed of the targets of one text, or one call, since it last grew."""
-
-    def __init__(self) -> None:
-        self.targets: list[T] = []
-        """Those that failed."""
-        self._count = 0
-        self._length = -1  # of the text at the newest failure
-
-    def note(self, target: T, length: int) -> int:
-        """A target failed after a text of `length` tokens; return how many times any has there."""
-        if length != self._length:
-            self.targets, self._count, self._length = [], 0, length
-        if target not in self.targets:
-            self.targets.append(target)
-        self._count += 1
-        return self._count
 
 
 # --- silence ---

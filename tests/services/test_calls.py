@@ -297,7 +297,10 @@ OTHER = [*WHOLE[:4], 50, *WHOLE[5:]]
     before="the text began as the first search found it, and ended as the second one did",
     now="it is repeated up to seven times more; then it ends with UNAVAILABLE, which says so",
 )
-async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_says_so() -> None:
+async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     answers = [WHOLE[:5], OTHER, OTHER, WHOLE]
     async with over(role_of(Finds, answers=answers)) as (orchestrator, _):
         assert await search(orchestrator) == WHOLE

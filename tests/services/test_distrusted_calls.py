@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from orchestrator import targets
+from orchestrator import fail_over
 from outrider.core.health import overdue
 from outrider.costs import CostTable, Point
 from outrider.errors import InvalidRequest
@@ -346,7 +346,7 @@ async def test_a_call_that_is_never_answered_is_made_at_another_target(
 ) -> None:
     monkeypatch.setattr("orchestrator.calls.LOOK_SECONDS", 0.1)
     # Its engine works.
-    monkeypatch.setattr(targets, "overdue", lambda waited, _, *rest: overdue(waited, 0.0, *rest))
+    monkeypatch.setattr(fail_over, "overdue", lambda waited, _, *rest: overdue(waited, 0.0, *rest))
     calls = list[str]()
     async with over(silent(method, calls), TARGET, target_seconds=0.2) as (orchestrator, _):
         measure_alike(orchestrator)

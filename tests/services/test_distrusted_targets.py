@@ -386,7 +386,7 @@ async def test_a_text_that_grows_between_its_targets_faults_goes_on_to_its_end()
 async def test_another_target_that_is_about_to_come_back_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.driver.MOST_FAILURES", ENDLESS)
+    monkeypatch.setattr("orchestrator.fail_over.MOST_FAILURES", ENDLESS)
     monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left = [ENDLESS]
     async with over(odd(refuse, left, honest=0), TARGET, pace=PACE) as (orchestrator, [_, good]):

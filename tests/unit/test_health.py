@@ -1,4 +1,4 @@
-"""When a peer is ejected and for how long, when a text has had enough, and what silence is."""
+"""When a peer is ejected and for how long, and what silence is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from outrider.core.health import (
     LOOK_SECONDS,
     TIMEOUT,
     Expected,
-    Failures,
     Health,
     Silence,
     State,
@@ -103,13 +102,6 @@ def test_at_least_half_of_the_targets_are_used_however_all_behave() -> None:
     assert admitted([(bad[0], 0)], 3.0) == [0]
     assert admitted([(bad[0], 0), (Health(), 0)], 6.0) == [0, 1]
     assert admitted([(bad[0], 1), (Health(), 0)], 6.0) == [1]
-
-
-def test_failures_count_as_long_as_the_text_does_not_grow() -> None:
-    failures = Failures[str]()
-    assert [failures.note("a", length) for length in (7, 7, 8, 8)] == [1, 2, 1, 2]
-    assert failures.note("b", 8) == 3 and failures.targets == ["a", "b"]
-    assert failures.note("b", 30) == 1 and failures.targets == ["b"]
 
 
 # --- silence, on a virtual clock ---
