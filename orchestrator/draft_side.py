@@ -99,15 +99,13 @@ class DraftSide:
 
     def _open_besides(self, *others: Peer) -> bool:
         """Open a stream to the best usable draft that is none of the others, if there is one."""
-        target, opening, text = self._target(), self._opening, self._generation.committed
-        self._lease = lease = self._pool.lease_draft(
-            opening.rule, target, others, text, opening.salt
-        )
+        opening, text = self._opening, self._generation.committed
+        self._lease = lease = self._pool.lease_draft(opening.rule, others, text, opening.salt)
         if lease is None:
             return False
         draft, control = lease.leased, self._generation.plan.control
         hosted = draft.peer.hosted
-        control.note_pair(draft.pair_beside(target))
+        control.note_pair(draft.pair_beside(self._target()))
         self._is_put_off = not control.needs_stream
         if self._is_put_off:
             return True

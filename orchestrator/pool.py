@@ -211,7 +211,7 @@ class Pool:
 
     def check_draft(self, draft: PairedDraft) -> None:
         """Compare a draft's vocabulary with the targets', once they have described themselves."""
-        draft.begin_experience(self.targets)
+        draft.note_described(self._weights.identity)
         self._share_out()
         if self.target.hosted is not None:
             draft.check(self.target.hosted)
@@ -383,12 +383,11 @@ class Pool:
     def lease_draft(
         self,
         rule: Rule,
-        target: PooledTarget,
         besides: Collection[Peer] = (),
         text: Sequence[int] = (),
         salt: bytes = b"",
     ) -> Lease[PairedDraft] | None:
-        """Lease the best draft that can draft beside a target now; None if there is none.
+        """Lease the best draft that can draft now; None if there is none.
 
         It is leased for one generation, of this text. Those in `besides` are left out.
         """
@@ -396,7 +395,7 @@ class Pool:
         if not usable:
             return None
         digests = self._digests(usable, text, salt)
-        return _lease(usable, lambda each: each.seconds(rule, target, digests), digests)
+        return _lease(usable, lambda each: each.seconds(rule, digests), digests)
 
     def _usable(self, rule: Rule) -> list[PairedDraft]:
         return [d for d in self.drafts if d.may_draft(rule)] if self.ready else []
@@ -413,7 +412,7 @@ class Pool:
         """
         usable = _rather(self._usable(Rule.MATCH))
         if usable:
-            best = _best(usable, lambda each: each.seconds(Rule.MATCH, target))
+            best = _best(usable, lambda each: each.seconds(Rule.MATCH))
             return best.pair_beside(target)
         return self.drafts[0].pair_beside(target) if self.drafts else Pair(target.costs)
 
