@@ -69,8 +69,14 @@ class FailOver:
 
         A stuck target is ejected; one that is late works, and is not.
         """
-        idle, expected = target.peer.idle.seconds, target.expected(length)
-        found = overdue(self._wait.seconds, idle, self._timeout, expected, self._late_count)
+        found = overdue(
+            self._wait.seconds,
+            target.peer.idle.seconds,
+            self._timeout,
+            decode=target.decode_seconds,
+            answer=target.answer_seconds(length),
+            tries=self._late_count,
+        )
         if found is None:
             return None
         why = f"left {self._asked} unanswered for {self._wait.seconds:.0f} s"

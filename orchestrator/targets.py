@@ -15,14 +15,10 @@ from orchestrator.first_estimates import (
 from orchestrator.leases import PooledPeer
 from orchestrator.peers import DialledPeer
 from outrider import logs, wire
-from outrider.core.health import Expected
 from outrider.core.route import seconds_of_target
 from outrider.core.target_costs import TargetCosts
 from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
-
-_BATCH_TOKENS = 512
-"""Tokens of the longest decode, unless a target is started with more: llama.cpp's micro-batch."""
 
 
 class PooledTarget(PooledPeer):
@@ -128,14 +124,21 @@ class PooledTarget(PooledPeer):
             unread_count=text_count - self.held.count(digests),
         )
 
-    def expected(self, length: int) -> Expected:
-        """Return how long a round after a text of `length` tokens may take, by what is known."""
+    @property
+    def decode_seconds(self) -> float:
+        """The time of the decode in flight there, whose tokens it says: until it ends, no more."""
+        model = self.peer.model
+        decoding = model.activity.decoding_token_count if model is not None else 0
+        return self.token_seconds + decoding * self.read_seconds
+
+    def answer_seconds(self, length: int) -> float:
+        """Return the time until a round after a text of `length` tokens is answered.
+
+        That is its queue, the whole text to read, and some tokens; inf where it is overbooked.
+        """
         model = self.peer.model
         is_full = model is not None and model.activity.open_session_count > model.session_count
-        decoding = model.activity.decoding_token_count if model is not None else 0
-        decode = self.token_seconds + max(_BATCH_TOKENS, decoding) * self.read_seconds
-        answer = math.inf if is_full else decode + self.seconds(length)
-        return Expected(decode, answer)
+        return math.inf if is_full else self.decode_seconds + self.seconds(length)
 
     def note_busy(self, seconds: float) -> None:
         """It says that it has no room, and to ask again after this time."""

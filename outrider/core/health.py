@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 TIMEOUT = 20.0
@@ -137,24 +136,17 @@ class Overdue(Enum):
     LATE = auto()  # what was asked may be lost: it is asked again, at another peer if there is one
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What is expected of a target that has something to answer, in seconds."""
-
-    decode: float  # its longest decode, of a prompt: until it ends, nothing shows
-    answer: float  # its queue, the whole text to read, and some tokens; inf where it is overbooked
-
-
 def overdue(
-    waited: float, idle: float, timeout: float, expected: Expected, tries: int
+    waited: float, idle: float, timeout: float, *, decode: float, answer: float, tries: int = 0
 ) -> Overdue | None:
     """Return why an answer that was waited for is overdue; None where it is not.
 
-    `idle` is for how long the engine has decoded nothing. An engine that works may have the texts
+    `idle` is for how long the engine has decoded nothing, `decode` what its decode in flight should
+    take, `answer` the whole answer, its queue included. An engine that works may have the texts
     of others to answer first, so an answer is late only after twice the time in which an idle
     engine is stuck; and after twice as much each of the `tries` before.
     """
-    if min(waited, idle) > max(timeout, _SLACK * expected.decode):
+    if min(waited, idle) > max(timeout, _SLACK * decode):
         return Overdue.STUCK
-    late = doubled(2.0 * max(timeout, _SLACK * expected.answer), tries, math.inf)
+    late = doubled(2.0 * max(timeout, _SLACK * answer), tries, math.inf)
     return Overdue.LATE if waited > late else None

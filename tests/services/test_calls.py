@@ -181,11 +181,11 @@ async def test_a_target_says_how_many_tokens_it_decodes_and_an_embedding_counts(
         assert after.decoding_token_count == 0
         assert after.decode_count == before.decode_count + 1
         assert after.token_count == before.token_count + 200
-        usual, model = pooled.expected(0).decode, pooled.peer.model
+        usual, model = pooled.token_seconds, pooled.peer.model
         assert model is not None
         model.activity.decoding_token_count = 5120
-        longer = pooled.expected(0).decode - usual
-        assert longer == pytest.approx((5120 - 512) * pooled.read_seconds)
+        longer = pooled.decode_seconds - usual
+        assert longer == pytest.approx(5120 * pooled.read_seconds)
 
 
 class Failing(TargetServicer):

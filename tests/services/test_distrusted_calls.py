@@ -346,7 +346,11 @@ async def test_a_call_that_is_never_answered_is_made_at_another_target(
 ) -> None:
     monkeypatch.setattr("orchestrator.calls.LOOK_SECONDS", 0.1)
     # Its engine works.
-    monkeypatch.setattr(fail_over, "overdue", lambda waited, _, *rest: overdue(waited, 0.0, *rest))
+    monkeypatch.setattr(
+        fail_over,
+        "overdue",
+        lambda waited, _, timeout, **rest: overdue(waited, 0.0, timeout, **rest),
+    )
     calls = list[str]()
     async with over(silent(method, calls), TARGET, target_seconds=0.2) as (orchestrator, _):
         measure_alike(orchestrator)
