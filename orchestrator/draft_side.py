@@ -12,10 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from orchestrator.attempts import Attempts
 from orchestrator.event_queue import EventQueue
 from orchestrator.leases import Lease
-from orchestrator.link import Link
+from orchestrator.link import Attempts, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted, Peer

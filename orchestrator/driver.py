@@ -7,12 +7,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from functools import partial
 
-from orchestrator.attempts import Attempts
 from orchestrator.draft_side import DraftSide
 from orchestrator.event_queue import EventQueue
 from orchestrator.fail_over import FailOver, TargetFailed
 from orchestrator.leases import Lease
-from orchestrator.link import SHORT_SECONDS, Link
+from orchestrator.link import SHORT_SECONDS, Attempts, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool

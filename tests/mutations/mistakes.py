@@ -777,9 +777,9 @@ MISTAKES = (
     ),
     Mistake(
         "a stream that was closed is still read",
-        "orchestrator/attempts.py",
-        "            if not link.is_closed:\n",
-        "            if True:\n",
+        "orchestrator/link.py",
+        "        if not self.is_closed:\n",
+        "        if True:\n",
         ("tests/unit/test_attempts.py",),
     ),
     # --- when a frame is due, and what tokens are worth ---
