@@ -53,8 +53,8 @@ CALL_SECONDS = 5.0
 """Seconds in which a peer answers what needs no engine: as soon as pings notice a dead one."""
 
 DESCRIBE_SECONDS = 5.0
-"""Seconds between two looks at what a peer does and costs, and how far away it is: a quarter of the
-timeout of an engine that decodes nothing."""
+"""Seconds between two looks at what a peer does and costs, and how far away it is, and at the
+records of a name: a quarter of the timeout of an engine that decodes nothing."""
 
 VOCABULARY_SECONDS = 60.0
 """Seconds in which a vocabulary is listed, or learned: 15 MB at 2 Mbit/s."""

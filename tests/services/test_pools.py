@@ -380,7 +380,7 @@ async def behind_a_name(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[list[ModelProcess], Pool]]:
     """Run two targets on one port of two addresses, and a pool that knows only their name."""
-    monkeypatch.setattr("orchestrator.names._RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.names.DESCRIBE_SECONDS", 0.05)
     monkeypatch.setattr("orchestrator.names.may_have_records", lambda address: True)
     async with running(ModelProcess(TARGET, target, pace=PACE)) as one:
         port = one.address.rpartition(":")[2]
