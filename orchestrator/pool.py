@@ -268,23 +268,15 @@ class Pool:
 
     async def wait_for_model(self, seconds: float) -> Hosted:
         """Return what is served once a target is usable. Raises PeerUnavailable."""
-        if not await self.wait_until_ready(seconds):
-            raise PeerUnavailable(self.detail)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.ready and not self.closed:
+                    self._changed.clear()
+                    await self._changed.wait()
         hosted = self.target.hosted
-        assert hosted is not None
+        if hosted is None or not self.ready:
+            raise PeerUnavailable(self.detail)
         return hosted
-
-    async def wait_until_ready(self, seconds: float) -> bool:
-        """Return whether a target was usable within the time."""
-        deadline = time.monotonic() + seconds
-        while not self.ready:
-            left = deadline - time.monotonic()
-            if left <= 0 or self.closed:
-                return False
-            self._changed.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
-        return True
 
     def lease_target(
         self,
