@@ -24,7 +24,7 @@ import grpc
 
 from orchestrator.fail_over import FailOver, TargetFailed
 from orchestrator.peers import DialledPeer
-from orchestrator.streams import is_cancelled, is_too_large, model_changed
+from orchestrator.streams import FAILURES, is_cancelled, is_too_large, model_changed
 from orchestrator.targets import PooledTarget
 from outrider.backoff import FIRST_PAUSE
 from outrider.core.health import LOOK_SECONDS
@@ -41,17 +41,8 @@ from outrider.rpc.statuses import describe, read_error_info
 _OF_THE_ENGINE = ("CountCached", "Embed", "Score", "SearchBeams")
 """Methods that nothing but a working engine answers."""
 
-_RESTARTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """What a call ends with when its target restarts."""
-
-_FAILED = (
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-)
-"""What a call ends with that went wrong at its target, and need not do so again. So is a deadline
-that only the target has come to."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -290,9 +281,9 @@ class _Attempts:
         )
         if _is_busy(error):
             target.note_busy(RETRY_SECONDS)
-        if _is_busy(error) or code in _RESTARTED:
-            return TargetFailed(lost, is_counted=False)
-        return TargetFailed(lost, is_asked_again=code in _FAILED)
+        is_away = _is_busy(error) or code in _AWAY
+        is_asked_again = is_away or code in FAILURES
+        return TargetFailed(lost, is_asked_again=is_asked_again, is_counted=not is_away)
 
     @property
     def _left(self) -> float:
