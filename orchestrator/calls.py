@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from orchestrator.fail_over import FailOver, TargetFailed
+from orchestrator.fail_over import PeerFailed, TargetFailOver
 from orchestrator.peers import DialledPeer
 from orchestrator.streams import FAILURES, is_cancelled, is_too_large, model_changed
 from orchestrator.targets import PooledTarget
@@ -153,7 +153,7 @@ class Calls:
                 return
 
     def _attempts(self, method: str, request: Any, deadline: float) -> _Attempts:
-        watch = FailOver(self._timeout, method)
+        watch = TargetFailOver(self._timeout, method)
         return _Attempts(self._targets, method, request, deadline, watch, self._first)
 
 
@@ -166,7 +166,7 @@ class _Attempts:
         method: str,
         request: Any,
         deadline: float,
-        fail_over: FailOver,
+        fail_over: TargetFailOver,
         first: DialledPeer | None,
     ) -> None:
         self._targets = targets
@@ -175,7 +175,7 @@ class _Attempts:
         self._fail_over = fail_over
         self._first = first
         self._target: PooledTarget  # of the newest attempt
-        self._overdue: TargetFailed | None = None  # why that was cancelled
+        self._overdue: PeerFailed | None = None  # why that was cancelled
         self._is_waiting = True  # for the target, and not for who takes what came
 
     @asynccontextmanager
@@ -192,13 +192,13 @@ class _Attempts:
             return
         except InvalidRequest as fault:
             failed = self._nonsense(str(fault))
-        except TargetFailed as failure:
+        except PeerFailed as failure:
             failed = failure
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
             # The channel was closed under the call, or it was given up.
-            closed = TargetFailed(PeerUnavailable(target.peer.detail), is_counted=False)
+            closed = PeerFailed(PeerUnavailable(target.peer.detail), is_counted=False)
             failed = self._overdue or closed
         except grpc.aio.AioRpcError as error:
             failed = self._failure(error)
@@ -218,7 +218,7 @@ class _Attempts:
     def _choice(self) -> PooledTarget | None:
         return self._targets.choose_to_call(self._first, self._fail_over.failed)
 
-    async def _leave(self, failed: TargetFailed) -> None:
+    async def _leave(self, failed: PeerFailed) -> None:
         """Return when the call may be made again. Raises what it ends with."""
         self._fail_over.note(self._target, failed)
         other = self._choice()
@@ -254,24 +254,22 @@ class _Attempts:
         if count:
             self._fail_over.note_word()
 
-    def difference(self) -> TargetFailed:
+    def difference(self) -> PeerFailed:
         """Return that this attempt streams something else than the one before."""
         its = f"the target at {self._target.address} answers it otherwise"
-        return TargetFailed(
-            PeerUnavailable(f"{self._method} was interrupted, and {its}: ask again")
-        )
+        return PeerFailed(PeerUnavailable(f"{self._method} was interrupted, and {its}: ask again"))
 
-    def _nonsense(self, fault: str) -> TargetFailed:
+    def _nonsense(self, fault: str) -> PeerFailed:
         why = f"the target answers {self._method} with what cannot be read: {fault}"
-        return TargetFailed(DecodeFailed(why), is_ejected=True)
+        return PeerFailed(DecodeFailed(why), is_ejected=True)
 
-    def _failure(self, error: grpc.aio.AioRpcError) -> TargetFailed:
+    def _failure(self, error: grpc.aio.AioRpcError) -> PeerFailed:
         """Return what a call's status says. Raises DeadlinePassed for that of this side's clock."""
         code, details, target = error.code(), error.details() or "", self._target
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             # What one target refuses another one may take: of another build, say.
             field, _, message = details.partition(": ")
-            return TargetFailed(InvalidRequest(field, message or "refused"), is_asked_again=False)
+            return PeerFailed(InvalidRequest(field, message or "refused"), is_asked_again=False)
         if is_too_large(code, details):
             return self._nonsense("the answer is larger than a message may be")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and not self._left and target.is_usable:
@@ -283,7 +281,7 @@ class _Attempts:
             target.note_busy(RETRY_SECONDS)
         is_away = _is_busy(error) or code in _AWAY
         is_asked_again = is_away or code in FAILURES
-        return TargetFailed(lost, is_asked_again=is_asked_again, is_counted=not is_away)
+        return PeerFailed(lost, is_asked_again=is_asked_again, is_counted=not is_away)
 
     @property
     def _left(self) -> float:

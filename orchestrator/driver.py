@@ -9,7 +9,7 @@ from functools import partial
 
 from orchestrator.draft_side import DraftSide
 from orchestrator.event_queue import EventQueue
-from orchestrator.fail_over import FailOver, TargetFailed
+from orchestrator.fail_over import PeerFailed, TargetFailOver
 from orchestrator.leases import Lease
 from orchestrator.link import SHORT_SECONDS, Attempts, Link
 from orchestrator.own_prompts import OwnPrompts
@@ -60,7 +60,7 @@ class Driver:
         self._attempts = Attempts(self._opening, self._events, self._read_target, self._lose_target)
         # Of the target of the newest stream, until it is lost.
         self._lease: Lease[PooledTarget] | None = None
-        self._fail_over = FailOver(generation.plan.target_seconds)
+        self._fail_over = TargetFailOver(generation.plan.target_seconds)
         self._allowance = RoundAllowance()  # of the stream
         self._busy_number = 0  # of the newest round for which a target had no room
         form, vocabulary = generation.plan.form, self._opening.vocabulary
@@ -189,21 +189,21 @@ class Driver:
         target = self._lease.leased
         if lost.refuses_trees and target.costs.tree_leaves:
             target.costs.tree_leaves = 0
-            self._fail(TargetFailed(PeerUnavailable(str(lost)), is_counted=False))
+            self._fail(PeerFailed(PeerUnavailable(str(lost)), is_counted=False))
         elif lost.refusal is not None and lost.final:
-            self._fail(TargetFailed(lost.refusal, is_asked_again=False))
+            self._fail(PeerFailed(lost.refusal, is_asked_again=False))
         elif lost.final or lost.failed:
             what = "refused" if lost.final else "failed"
             self._eject(f"the target {what} the session: {lost}")
         else:
             error, serves = PeerUnavailable(f"it lost a text: {lost}"), target.peer.ready
-            self._fail(TargetFailed(error, is_ejected=serves, is_counted=False))
+            self._fail(PeerFailed(error, is_ejected=serves, is_counted=False))
 
     def _eject(self, fault: str) -> None:
         """Continue elsewhere after what no target should do."""
-        self._fail(TargetFailed(DecodeFailed(fault), is_ejected=True))
+        self._fail(PeerFailed(DecodeFailed(fault), is_ejected=True))
 
-    def _fail(self, failed: TargetFailed) -> None:
+    def _fail(self, failed: PeerFailed) -> None:
         """Continue at another target at once, or at any after a while. Raises why neither helps."""
         assert self._lease is not None
         target = self._lease.leased
@@ -297,7 +297,7 @@ class Driver:
         target = self._lease.leased
         target.note_busy(delay)
         if self._pool.has_room(self._opening.model, target):
-            self._fail(TargetFailed(EngineBusy("the target has no room"), is_counted=False))
+            self._fail(PeerFailed(EngineBusy("the target has no room"), is_counted=False))
         else:
             self._events.after(delay, partial(self._ask_again, number, is_lost=False))
         return True

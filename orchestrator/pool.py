@@ -13,7 +13,7 @@ from orchestrator.calls import Calls
 from orchestrator.leases import Lease, PooledPeer
 from orchestrator.names import Name
 from orchestrator.paired_drafts import PairedDraft
-from orchestrator.peers import DialledPeer, Hosted, Peer
+from orchestrator.peers import DialledPeer, Hosted
 from orchestrator.targets import PooledTarget
 from outrider.core.health import TIMEOUT, admitted
 from outrider.core.route import digests_of, weights_served
@@ -375,7 +375,7 @@ class Pool:
     def lease_draft(
         self,
         rule: Rule,
-        besides: Collection[Peer] = (),
+        besides: Collection[PairedDraft] = (),
         text: Sequence[int] = (),
         salt: bytes = b"",
     ) -> Lease[PairedDraft] | None:
@@ -383,7 +383,7 @@ class Pool:
 
         It is leased for one generation, of this text. Those in `besides` are left out.
         """
-        usable = _rather([d for d in self._usable(rule) if d.peer not in besides])
+        usable = _rather([d for d in self._usable(rule) if d not in besides])
         if not usable:
             return None
         digests = self._digests(usable, text, salt)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.fail_over import FailOver, TargetFailed
+from orchestrator.fail_over import FailOver, PeerFailed
 from outrider.core.health import MOST_FAILURES
 from outrider.errors import DecodeFailed, InvalidRequest, PeerUnavailable
 
@@ -25,14 +25,14 @@ def targets(count: int) -> list[Any]:
     return [Target() for _ in range(count)]
 
 
-NONSENSE = TargetFailed(DecodeFailed("it sent what cannot be"), is_ejected=True)
-REFUSED = TargetFailed(InvalidRequest("sampling", "refused"), is_asked_again=False)
-AWAY = TargetFailed(PeerUnavailable("it is away"), is_counted=False)
+NONSENSE = PeerFailed(DecodeFailed("it sent what cannot be"), is_ejected=True)
+REFUSED = PeerFailed(InvalidRequest("sampling", "refused"), is_asked_again=False)
+AWAY = PeerFailed(PeerUnavailable("it is away"), is_counted=False)
 
 
 def test_all_that_failed_are_asked_last_until_one_brings_something() -> None:
     one, other = targets(2)
-    over = FailOver(1.0)
+    over = FailOver[Any]()
     for each in (one, other, one):
         over.note(each, NONSENSE)
     assert over.failed == [one, other]
@@ -42,7 +42,7 @@ def test_all_that_failed_are_asked_last_until_one_brings_something() -> None:
 
 def test_only_what_no_target_should_do_ejects_it() -> None:
     [one] = targets(1)
-    over = FailOver(1.0)
+    over = FailOver[Any]()
     for failed in (REFUSED, AWAY, NONSENSE):
         over.note(one, failed)
     assert one.reasons == ["it sent what cannot be"]
@@ -50,7 +50,7 @@ def test_only_what_no_target_should_do_ejects_it() -> None:
 
 def test_failures_in_a_row_end_the_text_and_progress_begins_anew() -> None:
     [one] = targets(1)
-    over = FailOver(1.0)
+    over = FailOver[Any]()
     for _ in range(2):
         for _ in range(MOST_FAILURES - 1):
             over.note(one, NONSENSE)
@@ -64,7 +64,7 @@ def test_failures_in_a_row_end_the_text_and_progress_begins_anew() -> None:
 
 def test_a_refusal_ends_the_text_unless_another_target_may_take_it() -> None:
     [one] = targets(1)
-    over = FailOver(1.0)
+    over = FailOver[Any]()
     over.note(one, REFUSED)
     assert over.pause(REFUSED, is_another_left=True) > 0.0
     with pytest.raises(InvalidRequest, match="refused"):
@@ -73,7 +73,7 @@ def test_a_refusal_ends_the_text_unless_another_target_may_take_it() -> None:
 
 def test_a_target_that_is_away_is_waited_for_however_often_and_the_pauses_grow() -> None:
     [one] = targets(1)
-    over, pauses = FailOver(1.0), []
+    over, pauses = FailOver[Any](), []
     for _ in range(3 * MOST_FAILURES):
         over.note(one, AWAY)
         pauses.append(over.pause(AWAY, is_another_left=False))
