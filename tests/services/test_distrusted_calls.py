@@ -338,7 +338,7 @@ def silent(method: str, calls: list[str]) -> Role:
     before="the call waited for it until its deadline, of ten minutes, though another target had "
     "the same weights",
     now="after twice `--target-timeout`, or several times what is expected if that is more, "
-    "another target is asked, where there is one; the late one works, and is not ejected",
+    "another target is asked, or the same one again; the late one works, and is not ejected",
 )
 @pytest.mark.parametrize(("call", "method"), [(write, "Tokenize"), (embed, "Embed")])
 async def test_a_call_that_is_never_answered_is_made_at_another_target(
