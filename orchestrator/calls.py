@@ -82,7 +82,7 @@ class Calls:
     """Makes calls; one that is lost, late or answered with nonsense, again at another target."""
 
     def __init__(self, targets: Targets, timeout: float, first: DialledPeer | None = None) -> None:
-        """A target that decodes nothing has at least `timeout`; `first` is asked if it is usable"""
+        """A target that decodes nothing has at least `timeout`; `first` is asked where usable."""
         self._targets, self._timeout, self._first = targets, timeout, first
 
     async def call(self, method: str, request: Any, deadline: float, read: Callable[[Any], T]) -> T:
@@ -129,9 +129,9 @@ class Calls:
     ) -> AsyncGenerator[Sequence[T]]:
         """Yield what comes of a call's stream, part by part; else like `whole`.
 
-        Another attempt continues after what was yielded: it
-        has to bring the same. Where the `content` of anything is another one, the call is made
-        again; raises PeerUnavailable where it stays so.
+        Another attempt continues after what was yielded: it has to bring the same. Where the
+        `content` of anything is another one, the call is made again; raises PeerUnavailable where
+        it stays so.
         """
         attempts = self._attempts(method, request, deadline)
         contents: list[object] = []  # of what was yielded

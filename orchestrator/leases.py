@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from orchestrator.peers import Peer
 from outrider import logs
 from outrider.core.health import Health, State
-from outrider.core.route import Candidate, HeldTexts
+from outrider.core.route import HeldTexts, RankedPeer
 
 
 class PooledPeer:
@@ -55,9 +55,9 @@ class PooledPeer:
         """Whether another text would cost one that it holds."""
         return self.generation_count >= self.session_count
 
-    def candidate(self, seconds: float) -> Candidate:
+    def ranked(self, seconds: float) -> RankedPeer:
         """Return what its role says of it for a text, and what is known of any peer."""
-        return Candidate(
+        return RankedPeer(
             seconds=seconds,
             text_count=self.generation_count,
             is_full=self.is_full,

@@ -438,7 +438,7 @@ class Pool:
 
 def _best(usable: Sequence[P], seconds: Callable[[P], float]) -> P:
     """Return the peer that a text would lease, by what each is expected to take."""
-    return min(usable, key=lambda each: each.candidate(seconds(each)))
+    return min(usable, key=lambda each: each.ranked(seconds(each)))
 
 
 def _lease(

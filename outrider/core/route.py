@@ -39,7 +39,7 @@ _MOST_DIGESTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RankedPeer:
     """What is known of a peer that a text could lease; the better one is the lesser."""
 
     seconds: float  # until a target has written the text; of each accepted token of a draft
@@ -47,7 +47,7 @@ class Candidate:
     is_full: bool = False  # it has no room
     passed_over: int = 0  # leases of others since its own last one
 
-    def __lt__(self, other: Candidate) -> bool:
+    def __lt__(self, other: RankedPeer) -> bool:
         return self._rank < other._rank
 
     @property

@@ -13,8 +13,8 @@ from outrider.core.route import (
     BLOCK,
     MOST_PASSED_OVER,
     MOST_RECORDS,
-    Candidate,
     HeldTexts,
+    RankedPeer,
     dialled,
     digests_of,
     seconds_of_draft,
@@ -58,7 +58,7 @@ def test_the_better_peer_takes_less_time(better: float, fair: float) -> None:
 
 
 def test_the_quickest_peer_is_leased_wherever_it_stands() -> None:
-    quick, fair = Candidate(seconds=1.0), Candidate(seconds=2.0)
+    quick, fair = RankedPeer(seconds=1.0), RankedPeer(seconds=2.0)
     for peers in permutations([fair, quick, fair]):
         assert min(peers) is quick
 
@@ -67,13 +67,13 @@ def test_the_quickest_peer_is_leased_wherever_it_stands() -> None:
 def test_of_equal_peers_texts_go_where_the_fewest_are(role: Callable[..., float]) -> None:
     counts = [0, 0, 0]
     for _ in range(9):
-        peers = [Candidate(seconds=role(text_count=n), text_count=n) for n in counts]
+        peers = [RankedPeer(seconds=role(text_count=n), text_count=n) for n in counts]
         counts[peers.index(min(peers))] += 1
     assert counts == [3, 3, 3]
 
 
 def test_an_idle_peer_that_looks_bad_is_tried_again_after_a_while() -> None:
-    fair, bad = Candidate(seconds=1.0), Candidate(seconds=9.0, passed_over=MOST_PASSED_OVER)
+    fair, bad = RankedPeer(seconds=1.0), RankedPeer(seconds=9.0, passed_over=MOST_PASSED_OVER)
     assert min(fair, replace(bad, passed_over=MOST_PASSED_OVER - 1)) is fair
     assert min(fair, bad) is bad
     assert min(fair, replace(bad, text_count=4)) is fair
@@ -90,8 +90,8 @@ def test_a_draft_that_holds_the_text_is_leased_before_one_that_has_to_read_it() 
 
 
 def test_a_peer_without_room_is_leased_only_where_none_has_any() -> None:
-    full = Candidate(seconds=0.1, is_full=True)
-    assert min(full, free := Candidate(seconds=1.0)) is free
+    full = RankedPeer(seconds=0.1, is_full=True)
+    assert min(full, free := RankedPeer(seconds=1.0)) is free
     assert min(full, replace(full, seconds=1.0)) is full
 
 
