@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, Protocol
 
 from draft_service.local_sources import INSTEAD, LocalSources
-from draft_service.runner_ups import Branch, RunnerUps
+from draft_service.runner_ups import RunnerUpLine, RunnerUps
 from draft_service.translating import MOST_AT_ONCE, MOST_FOR_EACH, Translator
 from outrider.drafters.source import READ_AT_ONCE
 from outrider.engine.guesser import Guess, Guesser
@@ -391,7 +391,7 @@ class Drafter:
         if not self._is_drafting and self._runner_ups.unsent_count:
             emit(self._take_frame())
 
-    def _help_with(self, branch: Branch, lease: Helper) -> Generator[Step, list[Row], None]:
+    def _help_with(self, branch: RunnerUpLine, lease: Helper) -> Generator[Step, list[Row], None]:
         """Extend a runner-up line by a token."""
         base = self._line.base
         assert self._guess is not None and base is not None
