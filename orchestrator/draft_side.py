@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.event_queue import EventQueue
 from orchestrator.fail_over import FailOver, PeerFailed
-from orchestrator.leases import Lease
+from orchestrator.leases import PeerLease
 from orchestrator.link import Attempts, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import PairedDraft
@@ -61,7 +61,7 @@ class DraftSide:
         # Renders the prompt of the draft that is leased; its stream is opened after that.
         self._rendering: asyncio.Task[None] | None = None
         self._attempts = Attempts(self._opening, events, self._read, self._lose)
-        self._lease: Lease[PairedDraft] | None = None  # of the draft, until it is given back
+        self._lease: PeerLease[PairedDraft] | None = None  # of the draft, until it is given back
         self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
         self._refusing: list[PairedDraft] = []  # that cannot serve this generation
         self._fail_over = FailOver[PairedDraft]()

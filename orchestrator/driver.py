@@ -10,7 +10,7 @@ from functools import partial
 from orchestrator.draft_side import DraftSide
 from orchestrator.event_queue import EventQueue
 from orchestrator.fail_over import PeerFailed, TargetFailOver
-from orchestrator.leases import Lease
+from orchestrator.leases import PeerLease
 from orchestrator.link import SHORT_SECONDS, Attempts, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.peers import Peer
@@ -59,7 +59,7 @@ class Driver:
         self._events = EventQueue[Commit | End](self._act)
         self._attempts = Attempts(self._opening, self._events, self._read_target, self._lose_target)
         # Of the target of the newest stream, until it is lost.
-        self._lease: Lease[PooledTarget] | None = None
+        self._lease: PeerLease[PooledTarget] | None = None
         self._fail_over = TargetFailOver(generation.plan.target_seconds)
         self._allowance = RoundAllowance()  # of the stream
         self._busy_number = 0  # of the newest round for which a target had no room

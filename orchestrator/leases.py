@@ -20,7 +20,7 @@ class PooledPeer:
         """Whether it is used; that of a draft outlives its connection."""
         self.held = HeldTexts()
         """What it probably holds; kept where there are several of its role."""
-        self.leases: set[Lease[PooledPeer]] = set()
+        self.leases: set[PeerLease[PooledPeer]] = set()
         """Of the texts that are there now."""
         self.passed_over = 0  # leases of others since its own last one
 
@@ -80,7 +80,7 @@ class PooledPeer:
 P_co = TypeVar("P_co", bound=PooledPeer, covariant=True)
 
 
-class Lease(Generic[P_co]):
+class PeerLease(Generic[P_co]):
     """A text at one peer: from when it goes there until it ends, or continues elsewhere."""
 
     def __init__(self, leased: P_co, text: tuple[bytes, ...] = (), token_count: int = 0) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from orchestrator.calls import Calls
-from orchestrator.leases import Lease, PooledPeer
+from orchestrator.leases import PeerLease, PooledPeer
 from orchestrator.names import Name
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import DialledPeer, Hosted
@@ -283,8 +283,8 @@ class Pool:
         text: Sequence[int],
         opening: SessionParameters,
         besides: Collection[PooledTarget] = (),
-    ) -> Lease[PooledTarget] | None:
-        """Lease the target where a text is expected to end first; None if none is usable.
+    ) -> PeerLease[PooledTarget] | None:
+        """PeerLease the target where a text is expected to end first; None if none is usable.
 
         It hosts the model of the opening, if any target does: one that hosts another one refuses
         that by name. The caller ends the lease.
@@ -312,7 +312,7 @@ class Pool:
         digests = digests_of(text, opening.salt, self._key)
         return _best(usable, lambda each: each.seconds(len(text), digests)).peer
 
-    def end(self, lease: Lease[PooledTarget], text: Sequence[int], salt: bytes) -> None:
+    def end(self, lease: PeerLease[PooledTarget], text: Sequence[int], salt: bytes) -> None:
         """Give a target back that holds this text now."""
         lease.end(self._digests(self.targets, text, salt))
         self._share_out()
@@ -378,8 +378,8 @@ class Pool:
         besides: Collection[PairedDraft] = (),
         text: Sequence[int] = (),
         salt: bytes = b"",
-    ) -> Lease[PairedDraft] | None:
-        """Lease the best draft that can draft now; None if there is none.
+    ) -> PeerLease[PairedDraft] | None:
+        """PeerLease the best draft that can draft now; None if there is none.
 
         It is leased for one generation, of this text. Those in `besides` are left out.
         """
@@ -446,12 +446,12 @@ def _lease(
     seconds: Callable[[P], float],
     digests: tuple[bytes, ...],
     token_count: int = 0,
-) -> Lease[P]:
-    """Lease the best peer for a text; what is known of the others grows old."""
+) -> PeerLease[P]:
+    """PeerLease the best peer for a text; what is known of the others grows old."""
     chosen = _best(usable, seconds)
     for each in usable:
         each.passed_over += 1
-    return Lease(chosen, digests, token_count)
+    return PeerLease(chosen, digests, token_count)
 
 
 def _load(target: PooledTarget) -> tuple[bool, bool, int]:
