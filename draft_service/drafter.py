@@ -71,7 +71,7 @@ class Helper(Held, Protocol):
         """Return the engine's time since this was last asked."""
 
 
-class Line:
+class DraftedText:
     """The committed text as last sent, and the tokens drafted after it.
 
     `base` is the committed length at which the line last started over; a new
@@ -155,7 +155,7 @@ class Drafter:
     ) -> None:
         """With a translator the model's ids are others than the line's, and it asks the model."""
         self._translator = translator
-        self._line = Line(opening.rule)
+        self._line = DraftedText(opening.rule)
         self._guess = guess
         self._local = local or LocalSources(opening, {}, INSTEAD)
         # A block of the rejection rule has a fixed length, with any tokens.
