@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from draft_service.local_sources import INSTEAD, LocalSources
 from draft_service.runner_ups import RunnerUpLine, RunnerUps
-from draft_service.translating import MOST_AT_ONCE, MOST_FOR_EACH, Translator
+from draft_service.translators import MOST_AT_ONCE, MOST_FOR_EACH, Translator
 from outrider.drafters.source import READ_AT_ONCE
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import Step
