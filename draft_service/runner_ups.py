@@ -58,9 +58,7 @@ class RunnerUps:
     split_chance: float = 0.0  # from which a runner-up gets a line
     base: int = 0
     number: int = 0  # of the line itself
-    adopted: RunnerUpLine | None = (
-        None  # what the line continues with, where it is no longer number 0
-    )
+    adopted: RunnerUpLine | None = None  # what the line continues with, if that is not number 0
     _before: list[int] = field(default_factory=list)  # the text up to the base
     _chances: list[float] = field(default_factory=list)  # of its tokens from the base on
     _branches: list[RunnerUpLine] = field(default_factory=list)

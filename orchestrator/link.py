@@ -80,12 +80,13 @@ class Link:
             self._writer.cancel()
 
     async def _read(self) -> None:
+        events = self._events
         try:
             async for message in self._stream:
                 if self._is_over:
                     return
-                self._events.happen(partial(self._take, message))
-                while self._events.is_full and not self._is_over:  # noqa: ASYNC110 - it empties anywhere
+                events.happen(partial(self._take, message))
+                while events.is_full and not self._is_over:  # noqa: ASYNC110 - it empties anywhere
                     await asyncio.sleep(SHORT_SECONDS)
         except StreamLost as lost:
             self._end(lost)
