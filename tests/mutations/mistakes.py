@@ -410,6 +410,13 @@ MISTAKES = (
         ("tests/unit/test_health.py",),
     ),
     Mistake(
+        "a target that is away ends a text after some tries, as one that fails",
+        "orchestrator/fail_over.py",
+        "self._count += failed.is_counted",
+        "self._count += 1",
+        ("tests/unit/test_fail_over.py",),
+    ),
+    Mistake(
         "an engine that was idle before it was asked anything is stuck",
         "outrider/core/health.py",
         "min(waited, idle) > max",
