@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, Protocol
 
 from draft_service.local_sources import INSTEAD, LocalSources
-from draft_service.runner_ups import Branch, RunnerUps
-from draft_service.translating import MOST_AT_ONCE, MOST_FOR_EACH, Translator
+from draft_service.runner_ups import RunnerUpLine, RunnerUps
+from draft_service.translators import MOST_AT_ONCE, MOST_FOR_EACH, Translator
 from outrider.drafters.source import READ_AT_ONCE
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import Step
@@ -71,7 +71,7 @@ class Helper(Held, Protocol):
         """Return the engine's time since this was last asked."""
 
 
-class Line:
+class DraftedText:
     """The committed text as last sent, and the tokens drafted after it.
 
     `base` is the committed length at which the line last started over; a new
@@ -155,7 +155,7 @@ class Drafter:
     ) -> None:
         """With a translator the model's ids are others than the line's, and it asks the model."""
         self._translator = translator
-        self._line = Line(opening.rule)
+        self._line = DraftedText(opening.rule)
         self._guess = guess
         self._local = local or LocalSources(opening, {}, INSTEAD)
         # A block of the rejection rule has a fixed length, with any tokens.
@@ -391,7 +391,7 @@ class Drafter:
         if not self._is_drafting and self._runner_ups.unsent_count:
             emit(self._take_frame())
 
-    def _help_with(self, branch: Branch, lease: Helper) -> Generator[Step, list[Row], None]:
+    def _help_with(self, branch: RunnerUpLine, lease: Helper) -> Generator[Step, list[Row], None]:
         """Extend a runner-up line by a token."""
         base = self._line.base
         assert self._guess is not None and base is not None

@@ -25,7 +25,7 @@ Chances = Sequence[tuple[int, float]]
 
 
 @dataclass(slots=True, eq=False)
-class Branch:
+class RunnerUpLine:
     """A runner-up line: the text, what it shares with its parent, and its own tokens."""
 
     number: int
@@ -40,7 +40,7 @@ class Branch:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _RunnerUp:
     """A runner-up without a line."""
 
     parent: int
@@ -58,11 +58,11 @@ class RunnerUps:
     split_chance: float = 0.0  # from which a runner-up gets a line
     base: int = 0
     number: int = 0  # of the line itself
-    adopted: Branch | None = None  # what the line continues with, where it is no longer number 0
+    adopted: RunnerUpLine | None = None  # what the line continues with, if that is not number 0
     _before: list[int] = field(default_factory=list)  # the text up to the base
     _chances: list[float] = field(default_factory=list)  # of its tokens from the base on
-    _branches: list[Branch] = field(default_factory=list)
-    _waiting: list[_Waiting] = field(default_factory=list)
+    _branches: list[RunnerUpLine] = field(default_factory=list)
+    _waiting: list[_RunnerUp] = field(default_factory=list)
     _length: int = 0  # of the committed text
     _newest: int = 0  # number
 
@@ -84,11 +84,11 @@ class RunnerUps:
         self._waiting = [
             each for each in self._waiting if each.position >= length and each.parent in live
         ]
-        undecided: list[Branch | _Waiting] = [*self._branches, *self._waiting]
+        undecided: list[RunnerUpLine | _RunnerUp] = [*self._branches, *self._waiting]
         for item in undecided:
             item.survival = self._survival(item.chances)
 
-    def adopt(self, text: Sequence[int]) -> Branch | None:
+    def adopt(self, text: Sequence[int]) -> RunnerUpLine | None:
         """Return the runner-up line that a text continues with, which becomes the line itself."""
         length, after = len(text), list(text[self.base :])
         if list(text[: self.base]) != self._before[:length]:
@@ -117,7 +117,7 @@ class RunnerUps:
             chances = [*before, chance]
             if (survival := self._survival(chances)) >= HOPELESS:
                 position = len(token_ids) - 1
-                waiting = _Waiting(
+                waiting = _RunnerUp(
                     line, position, token_id, token_ids[self.base : -1], chances, survival
                 )
                 self._waiting.append(waiting)
@@ -125,7 +125,9 @@ class RunnerUps:
             self._waiting.sort(key=lambda each: -each.survival)
             del self._waiting[_MOST_WAITING:]
 
-    def extend(self, branch: Branch, token_id: int, confidence: int, chances: Chances) -> None:
+    def extend(
+        self, branch: RunnerUpLine, token_id: int, confidence: int, chances: Chances
+    ) -> None:
         """Add a token to a runner-up line, unless that was contradicted or taken over meanwhile."""
         branch.is_taken = False
         if branch not in self._branches:
@@ -137,13 +139,13 @@ class RunnerUps:
         branch.chances.append(own)
         branch.survival *= own
 
-    def take(self, until: int) -> Branch | None:
+    def take(self, until: int) -> RunnerUpLine | None:
         """Return the runner-up line to extend next, at most to `until` tokens; None: no more pays.
 
         A runner-up that was waiting gets its line now; that costs a decode like any token.
         """
         best = max(self._work(until), key=lambda each: each.survival, default=None)
-        if isinstance(best, _Waiting):
+        if isinstance(best, _RunnerUp):
             best = self._begin(best)
         if best is not None:
             best.is_taken = True
@@ -153,9 +155,9 @@ class RunnerUps:
         """Return how many runner-up lines could be extended at once, at most to `until` tokens."""
         return len(self._work(until))
 
-    def _work(self, until: int) -> list[Branch | _Waiting]:
+    def _work(self, until: int) -> list[RunnerUpLine | _RunnerUp]:
         """Return what may be extended and is likely enough."""
-        free: list[Branch | _Waiting] = [
+        free: list[RunnerUpLine | _RunnerUp] = [
             each
             for each in self._branches
             if not (each.is_over or each.is_taken) and len(each.token_ids) < until
@@ -163,10 +165,10 @@ class RunnerUps:
         free += [each for each in self._waiting if each.position < until - 1]
         return [each for each in free if each.survival > HOPELESS]
 
-    def _begin(self, waiting: _Waiting) -> Branch:
+    def _begin(self, waiting: _RunnerUp) -> RunnerUpLine:
         self._waiting.remove(waiting)
         self._newest += 1
-        branch = Branch(
+        branch = RunnerUpLine(
             number=self._newest,
             parent=waiting.parent,
             fork=waiting.position,

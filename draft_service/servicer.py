@@ -15,15 +15,15 @@ import grpc
 from draft_service.drafter import Drafter
 from draft_service.helpers import Helpers
 from draft_service.local_sources import INSTEAD, LocalSources, acceptances
-from draft_service.own_prompts import OwnPromptReader, own_prompt_ids
-from draft_service.translating import (
+from draft_service.own_prompt_reader import OwnPromptReader, own_prompt_ids
+from draft_service.translations import LearnedTranslation, Translations, VocabularyLesson
+from draft_service.translators import (
     MOST_FOR_EACH,
     NoTranslator,
     StringTranslator,
     TokenTranslator,
     Translator,
 )
-from draft_service.translations import LearnedTranslation, Translations, VocabularyLesson
 from outrider import tracing, wire_drafts
 from outrider.engine.guesser import Guesser, guesser
 from outrider.engine.host import EngineHost

@@ -12,7 +12,8 @@ _MOST_WAIT_SECONDS = 600.0
 
 _IDLE_SECONDS = 1.0
 """s; a text is being written for so long after a row, or for twice as long as the row took: after
-that its prompt is read, or it waits for its client or for a sequence."""
+that its prompt is read, or it waits for its client or for a sequence. No row that is not of a
+prompt takes as long; `tests/services/test_stalled_readers.py` has a reader that stands still."""
 
 
 def job_share(session_count: int) -> int:

@@ -99,7 +99,7 @@ class BeamDriver:
         plan = self._generation.plan
         opening, length = plan.opening, len(plan.prompt) + len(text)
         is_over = len(text) >= opening.token_limit or {*text[-1:]} & plan.end_token_ids
-        if not is_over and not self._pool.may_be_full(opening.model, length, plan.target_context):
+        if not is_over and not self._pool.may_be_full(length, plan.target_context):
             raise InvalidRequest("token_ids", f"the search ends after {len(text)}, too early")
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Iterator,
@@ -23,11 +22,14 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from orchestrator.streams import is_cancelled, is_too_large, model_changed
-from orchestrator.targets import PooledTarget, TargetWatch
-from outrider.backoff import Backoff
-from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures, Overdue
+from orchestrator.fail_over import PeerFailed, TargetFailOver
+from orchestrator.peers import DialledPeer
+from orchestrator.streams import FAILURES, is_cancelled, is_too_large, model_changed
+from orchestrator.targets import PooledTarget
+from outrider.backoff import FIRST_PAUSE
+from outrider.core.health import LOOK_SECONDS
 from outrider.errors import (
+    RETRY_SECONDS,
     DeadlinePassed,
     DecodeFailed,
     EngineBusy,
@@ -39,17 +41,8 @@ from outrider.rpc.statuses import describe, read_error_info
 _OF_THE_ENGINE = ("CountCached", "Embed", "Score", "SearchBeams")
 """Methods that nothing but a working engine answers."""
 
-_RESTARTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """What a call ends with when its target restarts."""
-
-_FAILED = (
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-)
-"""What a call ends with that went wrong at its target, and need not do so again. So is a deadline
-that only the target has come to."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -65,38 +58,47 @@ class Reader(Protocol[T_co]):
         """The stream is at its end. Raises InvalidRequest where something is missing."""
 
 
-Choose = Callable[[Collection[PooledTarget], Collection[PooledTarget]], PooledTarget]
-"""Returns the target to call, if possible none of those that failed; never a stuck one."""
+class Targets(Protocol):
+    """Those that may be called."""
 
-WaitUntilReady = Callable[[float], Awaitable[bool]]
-"""Returns whether any target was usable within so many seconds."""
+    @property
+    def closed(self) -> bool:
+        """Whether none will ever be usable again."""
+
+    @property
+    def detail(self) -> str:
+        """Why none is usable, in one line."""
+
+    def choose_to_call(
+        self, first: DialledPeer | None, failed: Collection[PooledTarget]
+    ) -> PooledTarget | None:
+        """Return the one to call, if possible none of those that failed; None: none is usable."""
+
+    def has_another(self, besides: Collection[PooledTarget]) -> bool:
+        """Return whether there is another one, though it may not be usable now."""
 
 
 class Calls:
     """Makes calls; one that is lost, late or answered with nonsense, again at another target."""
 
-    def __init__(self, choose: Choose, wait: WaitUntilReady, timeout: float) -> None:
-        """A target that decodes nothing has at least `timeout`."""
-        self._choose, self._wait = choose, wait
-        self._timeout = timeout
+    def __init__(self, targets: Targets, timeout: float, first: DialledPeer | None = None) -> None:
+        """A target that decodes nothing has at least `timeout`; `first` is asked where usable."""
+        self._targets, self._timeout, self._first = targets, timeout, first
 
     async def call(self, method: str, request: Any, deadline: float, read: Callable[[Any], T]) -> T:
         """Return what `read` makes of a call's answer, by `deadline`.
 
-        The call is made again when its target restarts meanwhile, is late while another one is
-        there, or answers what `read` refuses with InvalidRequest.
+        The call is made again when its target restarts meanwhile, is stuck or late, or answers what
+        `read` refuses with InvalidRequest.
 
         Raises InvalidRequest for what the targets refuse, ModelChanged when they host
         another model than `request` names, DeadlinePassed when no target is away, DecodeFailed
         where the answers cannot be read, else PeerUnavailable; that names a stuck target.
         """
-
-        async def take(call: Any, attempts: _Attempts) -> T:
-            async with attempts.watched(call):
-                answer = await call
-            return read(answer)
-
-        return await self._until_answered(method, request, deadline, take)
+        attempts = self._attempts(method, request, deadline)
+        while True:
+            async with attempts.begun() as call:
+                return read(await call)
 
     async def whole(
         self, method: str, request: Any, deadline: float, begin: Callable[[], Reader[T]]
@@ -106,42 +108,16 @@ class Calls:
         `begin` returns a reader for one attempt. What comes of one target is never put together
         with what came of another.
         """
-
-        async def take(call: Any, attempts: _Attempts) -> list[T]:
-            reader, items = begin(), list[T]()
-            async with attempts.watched(call):
+        attempts = self._attempts(method, request, deadline)
+        while True:
+            async with attempts.begun() as call:
+                reader, items = begin(), list[T]()
                 async for part in call:
                     fresh = reader.read(part)
                     attempts.note_word(len(fresh))
                     items += fresh
-            reader.finish()
-            return items
-
-        return await self._until_answered(method, request, deadline, take)
-
-    async def _until_answered(
-        self,
-        method: str,
-        request: Any,
-        deadline: float,
-        take: Callable[[Any, _Attempts], Awaitable[T]],
-    ) -> T:
-        attempts = self._attempts(method, deadline)
-        while True:
-            call = attempts.begin(request)
-            try:
-                answer = await take(call, attempts)
-                attempts.note_answered()
-                return answer
-            except InvalidRequest as fault:
-                await attempts.recover_from_nonsense(fault)
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise  # else the channel was closed under the call, or it was given up
-            except grpc.aio.AioRpcError as error:
-                await attempts.recover(error)
-            finally:
-                call.cancel()
+                reader.finish()
+                return items
 
     async def stream(
         self,
@@ -153,46 +129,32 @@ class Calls:
     ) -> AsyncGenerator[Sequence[T]]:
         """Yield what comes of a call's stream, part by part; else like `whole`.
 
-        Another attempt continues after what was yielded: it
-        has to bring the same. Where the `content` of anything is another one, the call is made
-        again; raises PeerUnavailable where it stays so.
+        Another attempt continues after what was yielded: it has to bring the same. Where the
+        `content` of anything is another one, the call is made again; raises PeerUnavailable where
+        it stays so.
         """
-        attempts = self._attempts(method, deadline)
+        attempts = self._attempts(method, request, deadline)
         contents: list[object] = []  # of what was yielded
         while True:
-            call, reader = attempts.begin(request), begin()
-            count = 0  # of what this attempt brought
-            try:
-                async with attempts.watched(call):
-                    async for part in call:
-                        items = reader.read(part)
-                        attempts.note_word(len(items))
-                        known = contents[count : count + len(items)]
-                        count += len(items)
-                        if known != [content(each) for each in items[: len(known)]]:
-                            attempts.note_difference()
-                            break
-                        if fresh := items[len(known) :]:
-                            contents.extend(content(each) for each in fresh)
-                            with attempts.taken(len(contents)):
-                                yield fresh
-                    else:
-                        reader.finish()
-                        attempts.note_answered()
-                        return
-            except InvalidRequest as fault:
-                await attempts.recover_from_nonsense(fault)
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise
-            except grpc.aio.AioRpcError as error:
-                await attempts.recover(error)
-            finally:
-                call.cancel()
+            async with attempts.begun() as call:
+                reader, count = begin(), 0  # of what this attempt brought
+                async for part in call:
+                    items = reader.read(part)
+                    attempts.note_word(len(items))
+                    known = contents[count : count + len(items)]
+                    count += len(items)
+                    if known != [content(each) for each in items[: len(known)]]:
+                        raise attempts.difference()
+                    if fresh := items[len(known) :]:
+                        contents.extend(content(each) for each in fresh)
+                        with attempts.taken():
+                            yield fresh
+                reader.finish()
+                return
 
-    def _attempts(self, method: str, deadline: float) -> _Attempts:
-        watch = TargetWatch(self._timeout, method)
-        return _Attempts(method, deadline, self._choose, self._wait, watch)
+    def _attempts(self, method: str, request: Any, deadline: float) -> _Attempts:
+        watch = TargetFailOver(self._timeout, method)
+        return _Attempts(self._targets, method, request, deadline, watch, self._first)
 
 
 class _Attempts:
@@ -200,84 +162,88 @@ class _Attempts:
 
     def __init__(
         self,
+        targets: Targets,
         method: str,
+        request: Any,
         deadline: float,
-        choose: Choose,
-        wait: WaitUntilReady,
-        watch: TargetWatch,
+        fail_over: TargetFailOver,
+        first: DialledPeer | None,
     ) -> None:
-        self._method = method
+        self._targets = targets
+        self._method, self._request = method, request
         self._deadline = deadline
-        self._choose, self._wait = choose, wait
-        self._watch = watch
+        self._fail_over = fail_over
+        self._first = first
         self._target: PooledTarget  # of the newest attempt
-        self._tried: list[PooledTarget] = []  # that were of no use: others are asked first
-        self._failures = Failures[PooledTarget]()
-        self._stuck: dict[PooledTarget, str] = {}  # whose engine decoded nothing, in words
-        self._count = 0  # of what was taken
-        self._backoff = Backoff()
+        self._overdue: PeerFailed | None = None  # why that was cancelled
         self._is_waiting = True  # for the target, and not for who takes what came
 
-    def begin(self, request: Any) -> Any:
-        """Make the call. Raises PeerUnavailable where no target is left."""
-        self._target = target = self._chosen()
-        if target in self._stuck:
-            raise PeerUnavailable(self._stuck[target])
-        if target.peer.closed:
-            raise PeerUnavailable(target.peer.detail)
-        self._watch.wait.note_word()
-        make = getattr(target.peer.stub, self._method)
-        return make(request, timeout=self._left, metadata=target.peer.metadata)
-
-    def _chosen(self, *besides: PooledTarget) -> PooledTarget:
-        """Return the target to call, none that was of no use so far unless all are."""
-        return self._choose({*self._tried, *besides}, self._stuck)
-
-    def _another(self) -> bool:
-        """Return whether a usable target is left that was not tried."""
-        other = self._chosen(self._target)
-        return other.is_usable and other not in {*self._tried, self._target}
-
-    def _leave(self) -> bool:
-        """Ask others first, or all again once all were; return whether one was not asked yet."""
-        is_left = self._another()
-        self._tried = [*(self._tried if is_left else ()), self._target]
-        return is_left
-
-    def _note_failure(self) -> bool:
-        """The target failed; return whether that is enough, since it was the last of many."""
-        return self._failures.note(self._target, self._count) >= MOST_FAILURES
-
     @asynccontextmanager
-    async def watched(self, call: Any) -> AsyncIterator[None]:
-        """Cancel a call within, once it has waited for long enough.
-
-        That is for an engine that is stuck; or while another target is there, which may be quicker.
-        """
-        watching = asyncio.create_task(self._give_up(call))
+    async def begun(self) -> AsyncIterator[Any]:
+        """Make the call once more; what fails within is raised where it is not to be made again."""
+        self._target = target = await self._chosen()
+        make = getattr(target.peer.stub, self._method)
+        call = make(self._request, timeout=self._left, metadata=target.peer.metadata)
+        watching = asyncio.create_task(self._watch(call))
         try:
-            yield
+            yield call
+            if self._method in _OF_THE_ENGINE:
+                target.health.note_success()
+            return
+        except InvalidRequest as fault:
+            failed = self._nonsense(str(fault))
+        except PeerFailed as failure:
+            failed = failure
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            # The channel was closed under the call, or it was given up.
+            closed = PeerFailed(PeerUnavailable(target.peer.detail), is_counted=False)
+            failed = self._overdue or closed
+        except grpc.aio.AioRpcError as error:
+            failed = self._failure(error)
         finally:
             watching.cancel()
+            call.cancel()
+        await self._leave(failed)
 
-    async def _give_up(self, call: Any) -> None:
-        while True:
+    async def _chosen(self) -> PooledTarget:
+        """Return the target to call, once one is usable. Raises PeerUnavailable."""
+        while (target := self._choice()) is None:
+            if self._targets.closed or not self._left:
+                raise PeerUnavailable(self._targets.detail)
+            await asyncio.sleep(min(FIRST_PAUSE, self._left))
+        return target
+
+    def _choice(self) -> PooledTarget | None:
+        return self._targets.choose_to_call(self._first, self._fail_over.failed)
+
+    async def _leave(self, failed: PeerFailed) -> None:
+        """Return when the call may be made again. Raises what it ends with."""
+        self._fail_over.note(self._target, failed)
+        other = self._choice()
+        if other is not None and other not in self._fail_over.failed:
+            return
+        is_another_left = self._targets.has_another(self._fail_over.failed)
+        pause = self._fail_over.pause(failed, is_another_left)
+        if not self._left:
+            raise failed.error
+        await asyncio.sleep(min(pause, self._left))
+
+    async def _watch(self, call: Any) -> None:
+        """Cancel the call once it has waited for long enough."""
+        self._overdue = None
+        while self._overdue is None:
             await asyncio.sleep(LOOK_SECONDS)
-            self._watch.look(self._is_waiting)
-            why = self._watch.overdue(self._target)
-            if why is None:
-                continue
-            if why is Overdue.STUCK:
-                self._stuck[self._target] = self._watch.why
-            self._leave()
-            if why is Overdue.STUCK or self._another():
-                call.cancel()
-                return
+            self._fail_over.look(self._is_waiting)
+            self._overdue = self._fail_over.overdue(self._target)
+        call.cancel()
 
     @contextmanager
-    def taken(self, count: int) -> Iterator[None]:
-        """Within, the target is not waited for: what it brought is taken, `count` in all."""
-        self._is_waiting, self._count = False, count
+    def taken(self) -> Iterator[None]:
+        """Within, the target is not waited for: what it brought is taken."""
+        self._is_waiting = False
+        self._fail_over.note_progress()
         try:
             yield
         finally:
@@ -286,73 +252,36 @@ class _Attempts:
     def note_word(self, count: int) -> None:
         """The target sent a part with so much in it; one with nothing in it says nothing."""
         if count:
-            self._watch.wait.note_word()
+            self._fail_over.note_word()
 
-    def note_answered(self) -> None:
-        """The call came to its end."""
-        if self._method in _OF_THE_ENGINE:
-            self._target.health.note_success()
+    def difference(self) -> PeerFailed:
+        """Return that this attempt streams something else than the one before."""
+        its = f"the target at {self._target.address} answers it otherwise"
+        return PeerFailed(PeerUnavailable(f"{self._method} was interrupted, and {its}: ask again"))
 
-    def note_difference(self) -> None:
-        """This attempt streams something else than the one before. Raises PeerUnavailable."""
-        self._leave()
-        if self._note_failure():
-            its = f"the target at {self._target.address}"
-            detail = f"{self._method} was interrupted, and {its} answers it otherwise: ask again"
-            raise PeerUnavailable(detail)
+    def _nonsense(self, fault: str) -> PeerFailed:
+        why = f"the target answers {self._method} with what cannot be read: {fault}"
+        return PeerFailed(DecodeFailed(why), is_ejected=True)
 
-    async def recover_from_nonsense(self, fault: InvalidRequest) -> None:
-        """Return when another target may be asked, or this one again; else raise DecodeFailed."""
-        its = f"answers {self._method} with what cannot be read: {fault}"
-        self._target.note_failure(f"it {its}")
-        is_enough = self._note_failure()
-        if self._leave():
-            return
-        if is_enough or not self._left:
-            raise DecodeFailed(f"the target {its}")
-        await asyncio.sleep(min(self._backoff.next(), self._left))
-
-    async def recover(self, error: grpc.aio.AioRpcError) -> None:
-        """Return when a call that failed may be made again; else raise what it failed with."""
-        if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+    def _failure(self, error: grpc.aio.AioRpcError) -> PeerFailed:
+        """Return what a call's status says. Raises DeadlinePassed for that of this side's clock."""
+        code, details, target = error.code(), error.details() or "", self._target
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
             # What one target refuses another one may take: of another build, say.
-            if self._note_failure() or not self._leave():
-                field, _, message = (error.details() or "").partition(": ")
-                raise InvalidRequest(field, message or "refused") from None
-            return
-        if is_too_large(error.code(), error.details() or ""):
-            its = InvalidRequest(self._method, "the answer is larger than a message may be")
-            await self.recover_from_nonsense(its)
-            return
-        role = self._target.peer.role
-        lost = PeerUnavailable(f"the {role} cannot {self._method}: {describe(error)}")
-        if self._is_over(error) and self._target.is_usable:
+            field, _, message = details.partition(": ")
+            return PeerFailed(InvalidRequest(field, message or "refused"), is_asked_again=False)
+        if is_too_large(code, details):
+            return self._nonsense("the answer is larger than a message may be")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and not self._left and target.is_usable:
             raise DeadlinePassed(f"{self._method} took longer than the request's deadline")
-        if not self._may_try_again(error):
-            raise model_changed(error.trailing_metadata()) or lost from None
-        self._leave()
-        pause = self._backoff.next()
+        lost = model_changed(error.trailing_metadata()) or PeerUnavailable(
+            f"the {target.peer.role} cannot {self._method}: {describe(error)}"
+        )
         if _is_busy(error):
-            self._target.note_busy(pause)
-        await asyncio.sleep(min(pause, self._left))
-        if not await self._wait(self._left) and not self._target.peer.closed:
-            raise lost
-
-    def _is_over(self, error: grpc.aio.AioRpcError) -> bool:
-        """Return whether a call ended with its deadline, by this side's clock."""
-        return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not self._left
-
-    def _may_try_again(self, error: grpc.aio.AioRpcError) -> bool:
-        code = error.code()
-        if code in _RESTARTED or _is_busy(error):
-            return True
-        if self._is_over(error):
-            return False
-        if self._note_failure():
-            return False
-        other = self._choose([self._target], self._stuck)
-        # What is refused is refused again, unless another target takes it.
-        return code in _FAILED or (other is not self._target and other.is_usable)
+            target.note_busy(RETRY_SECONDS)
+        is_away = _is_busy(error) or code in _AWAY
+        is_asked_again = is_away or code in FAILURES
+        return PeerFailed(lost, is_asked_again=is_asked_again, is_counted=not is_away)
 
     @property
     def _left(self) -> float:

@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from orchestrator.attempts import Attempts
 from orchestrator.event_queue import EventQueue
-from orchestrator.leases import Lease
-from orchestrator.link import Link
+from orchestrator.fail_over import FailOver, PeerFailed
+from orchestrator.leases import PeerLease
+from orchestrator.link import Attempts, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import PairedDraft
-from orchestrator.peers import Hosted, Peer
+from orchestrator.peers import Hosted
 from orchestrator.pool import Pool
 from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
 from outrider import wire, wire_drafts
-from outrider.backoff import FIRST_PAUSE, Backoff
+from outrider.backoff import FIRST_PAUSE
 from outrider.core.acceptance import drew_as_keyed
 from outrider.core.allowance import OrderAllowance
 from outrider.core.generation import Generation
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2
@@ -61,10 +61,10 @@ class DraftSide:
         # Renders the prompt of the draft that is leased; its stream is opened after that.
         self._rendering: asyncio.Task[None] | None = None
         self._attempts = Attempts(self._opening, events, self._read, self._lose)
-        self._lease: Lease[PairedDraft] | None = None  # of the draft, until it is given back
+        self._lease: PeerLease[PairedDraft] | None = None  # of the draft, until it is given back
         self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
-        self._refusing: list[Peer] = []  # drafts that cannot serve this generation
-        self._backoff = Backoff()
+        self._refusing: list[PairedDraft] = []  # that cannot serve this generation
+        self._fail_over = FailOver[PairedDraft]()
         self._allowance = OrderAllowance()  # of the stream
 
     @property
@@ -88,7 +88,8 @@ class DraftSide:
         """Open a stream to the best draft as soon as one is usable."""
         if not self._generation.plan.control.speculation.drafts:
             return
-        if self._pool.may_have_draft and not self._open_besides(*self._refusing):
+        ways = (self._fail_over.failed, ())
+        if self._pool.may_have_draft and not any(map(self._open_besides, ways)):
             self._events.after(FIRST_PAUSE, self.open)
 
     def open_if_needed(self) -> None:
@@ -97,17 +98,16 @@ class DraftSide:
             self._give_back()
             self.open()
 
-    def _open_besides(self, *others: Peer) -> bool:
+    def _open_besides(self, others: Sequence[PairedDraft]) -> bool:
         """Open a stream to the best usable draft that is none of the others, if there is one."""
-        target, opening, text = self._target(), self._opening, self._generation.committed
-        self._lease = lease = self._pool.lease_draft(
-            opening.rule, target, others, text, opening.salt
-        )
+        opening, text = self._opening, self._generation.committed
+        besides = [*others, *self._refusing]
+        self._lease = lease = self._pool.lease_draft(opening.rule, besides, text, opening.salt)
         if lease is None:
             return False
         draft, control = lease.leased, self._generation.plan.control
         hosted = draft.peer.hosted
-        control.note_pair(draft.pair_beside(target))
+        control.note_pair(draft.pair_beside(self._target()))
         self._is_put_off = not control.needs_stream
         if self._is_put_off:
             return True
@@ -142,36 +142,28 @@ class DraftSide:
 
     def _lose(self, link: Link, lost: StreamLost) -> None:
         """Continue with another draft, or with the same one unless it would refuse again."""
-        if link is self.link and self._lease is not None:
-            self._generation.draft_lost()
-            if lost.breaks_protocol:
-                self._lease.leased.note_failure(str(lost))
-            if lost.final and lost.refusal is None:  # else the pair will know its new model
-                self._refusing.append(self._lease.leased.peer)
-            self._replace()
+        if link is not self.link or self._lease is None:
+            return
+        if lost.final and lost.refusal is None:  # else the pair will know its new model
+            self._refusing.append(self._lease.leased)
+        error = PeerUnavailable(str(lost))
+        self._fail(PeerFailed(error, is_ejected=lost.breaks_protocol, is_counted=False))
 
-    def _replace(self) -> None:
-        """Lease another draft at once; the lost one, or a third, only after a while."""
+    def _fail(self, failed: PeerFailed) -> None:
+        """Continue with another draft at once, or with any after a while."""
         assert self._lease is not None
-        lost = self._lease.leased.peer
+        draft = self._lease.leased
+        self._attempts.close()
+        self._generation.draft_lost()
         self._give_back()
-        is_first = not self._backoff.tries
-        pause = self._backoff.next()
-        if not (is_first and self._open_besides(lost, *self._refusing)):
-            self._events.after(pause, self.open)
+        self._fail_over.note(draft, failed)
+        if not self._open_besides(self._fail_over.failed):
+            self._events.after(self._fail_over.pause(failed, is_another_left=True), self.open)
 
     def _give_back(self) -> None:
         if self._lease is not None:
             self._lease.end()
             self._lease = None
-
-    def _expel(self, fault: InvalidRequest) -> None:
-        """End the stream of a draft that sends what nobody asked for; eject it."""
-        assert self._lease is not None
-        self._attempts.close()
-        self._generation.draft_lost()
-        self._lease.leased.note_failure(str(fault))
-        self._replace()
 
     def close(self) -> None:
         """End the stream and the lease."""
@@ -194,7 +186,7 @@ class DraftSide:
             self._allowance.take_completed(message.completed_order)
             self._take(message)
         except InvalidRequest as fault:
-            self._expel(fault)
+            self._fail(PeerFailed(fault, is_ejected=True, is_counted=False))
 
     def _take(self, message: draft_service_pb2.DraftResponse) -> None:
         generation, order, draft = self._generation, message.completed_order, self._timings.draft
@@ -212,7 +204,7 @@ class DraftSide:
                 raise InvalidRequest("token_ids", "are not the draws from their rows")
             if frame.token_ids and self._lease is not None:
                 self._lease.leased.health.note_success()
-                self._backoff.reset()
+                self._fail_over.note_progress()
             work, queue = draft.work - work, draft.queue - queue
             generation.draft_frame(frame, time.perf_counter(), work, queue)
         else:

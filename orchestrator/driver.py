@@ -7,38 +7,37 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from functools import partial
 
-from orchestrator.attempts import Attempts
 from orchestrator.draft_side import DraftSide
 from orchestrator.event_queue import EventQueue
-from orchestrator.leases import Lease
-from orchestrator.link import SHORT_SECONDS, Link
+from orchestrator.fail_over import PeerFailed, TargetFailOver
+from orchestrator.leases import PeerLease
+from orchestrator.link import SHORT_SECONDS, Attempts, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool
 from orchestrator.sent_rounds import SentRounds
 from orchestrator.streams import StreamLost
-from orchestrator.targets import PooledTarget, TargetWatch
+from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
 from outrider import wire_rounds
-from outrider.backoff import FIRST_PAUSE, Backoff
+from outrider.backoff import FIRST_PAUSE
 from outrider.core.actions import Action, Commit, End, RollBack, Wake
 from outrider.core.allowance import RoundAllowance
 from outrider.core.generation import Generation
-from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures, Overdue
+from outrider.core.health import LOOK_SECONDS
 from outrider.core.target_costs import Pair
 from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,
+    EngineBusy,
     InvalidRequest,
-    OutriderError,
     PeerUnavailable,
 )
-from outrider.messages import Answer, Order, Round, SessionParameters
+from outrider.messages import Order, Round, SessionParameters
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
 _MOST_BUSY_SECONDS = 10.0  # s; at most, however much longer a target without room asks for
-_MOST_BUSY = 3  # answers in a row that there is no room, before a text that has begun moves
 
 
 class Driver:
@@ -60,14 +59,10 @@ class Driver:
         self._events = EventQueue[Commit | End](self._act)
         self._attempts = Attempts(self._opening, self._events, self._read_target, self._lose_target)
         # Of the target of the newest stream, until it is lost.
-        self._lease: Lease[PooledTarget] | None = None
-        self._is_at_first = True  # target: nothing was read at another one before
-        self._watch = TargetWatch(generation.plan.target_seconds)
-        self._backoff = Backoff()
-        self._failures = Failures[PooledTarget]()
+        self._lease: PeerLease[PooledTarget] | None = None
+        self._fail_over = TargetFailOver(generation.plan.target_seconds)
         self._allowance = RoundAllowance()  # of the stream
         self._busy_number = 0  # of the newest round for which a target had no room
-        self._busy_count = 0  # of those since the text grew
         form, vocabulary = generation.plan.form, self._opening.vocabulary
         self._sent = SentRounds(form, vocabulary, self.timings, generation.plain_share)
         self._wake: asyncio.TimerHandle | None = None  # for the newest Wake; the one before is void
@@ -152,12 +147,10 @@ class Driver:
         """Open a stream to a target as soon as one is usable."""
         if self._pool.target.closed:
             self._events.fail(PeerUnavailable(self._pool.target.detail))
-        elif not (
-            self._open_target_besides(*self._failures.targets) or self._open_target_besides()
-        ):
+        elif not any(map(self._open_target_besides, (self._fail_over.failed, ()))):
             self._events.after(FIRST_PAUSE, self._open_target)
 
-    def _open_target_besides(self, *others: PooledTarget) -> bool:
+    def _open_target_besides(self, others: Sequence[PooledTarget]) -> bool:
         """Open a stream to the best usable target that is none of the others, if there is one."""
         generation = self._generation
         text = generation.committed
@@ -171,8 +164,6 @@ class Driver:
         opening = self._attempts.next_opening()
         with self.timings.traced():
             self._attempts.begin(opening, target.peer.open(opening))
-        if not self._is_at_first:  # nobody reports what it takes to read the text again
-            self._events.after(lease.unread_count * target.read_seconds, lease.note_read)
         generation.target_opened(target.costs.continues)
         return True
 
@@ -198,87 +189,48 @@ class Driver:
         target = self._lease.leased
         if lost.refuses_trees and target.costs.tree_leaves:
             target.costs.tree_leaves = 0
+            self._fail(PeerFailed(PeerUnavailable(str(lost)), is_counted=False))
         elif lost.refusal is not None and lost.final:
-            self._fail_over(lost.refusal, is_asked_again=False)
-            return
+            self._fail(PeerFailed(lost.refusal, is_asked_again=False))
         elif lost.final or lost.failed:
             what = "refused" if lost.final else "failed"
             self._eject(f"the target {what} the session: {lost}")
-            return
-        elif target.peer.ready:  # else it is known to be away
-            target.note_failure(f"it lost a text: {lost}")
-        self._replace_target()
-
-    def _replace_target(self) -> None:
-        """Continue at another target at once; at the lost one, or a third, only after a while."""
-        assert self._lease is not None
-        lost = self._lease.leased
-        self._end_lease()
-        self._generation.target_lost()
-        is_first = not self._backoff.tries
-        pause = self._backoff.next()
-        if self._pool.is_single or not (is_first and self._open_target_besides(lost)):
-            self._events.after(pause, self._open_target)
+        else:
+            error, serves = PeerUnavailable(f"it lost a text: {lost}"), target.peer.ready
+            self._fail(PeerFailed(error, is_ejected=serves, is_counted=False))
 
     def _eject(self, fault: str) -> None:
         """Continue elsewhere after what no target should do."""
-        assert self._lease is not None
-        self._lease.leased.note_failure(fault)
-        self._fail_over(DecodeFailed(fault))
+        self._fail(PeerFailed(DecodeFailed(fault), is_ejected=True))
 
-    def _fail_over(self, error: OutriderError, is_asked_again: bool = True) -> None:
-        """Continue at another target, or at this one once more where that may help.
-
-        The text ends with `error` where nobody is left to ask, or enough failed without a token.
-        """
+    def _fail(self, failed: PeerFailed) -> None:
+        """Continue at another target at once, or at any after a while. Raises why neither helps."""
         assert self._lease is not None
         target = self._lease.leased
         self._attempts.close()
         self._end_lease()
         self._generation.target_lost()
-        count = self._failures.note(target, len(self._generation.committed))
-        failed = self._failures.targets
-        if self._open_target_besides(*failed):
-            return
-        may_help = is_asked_again or self._pool.has_another(self._opening.model, failed)
-        if may_help and count < MOST_FAILURES:
-            self._events.after(self._backoff.next(), self._open_target)
-        else:
-            self._events.fail(error)
+        self._fail_over.note(target, failed)
+        if not self._open_target_besides(self._fail_over.failed):
+            is_another_left = self._pool.has_another(self._fail_over.failed)
+            pause = self._fail_over.pause(failed, is_another_left)
+            self._events.after(pause, self._open_target)
 
     def _look_at_target(self) -> None:
         """See for how long the target has left a round unanswered; look again."""
         self._events.after(LOOK_SECONDS, self._look_at_target)
-        lease, watch, length = self._lease, self._watch, len(self._generation.committed)
-        watch.look(self._generation.waits_for_target)
+        lease, length = self._lease, len(self._generation.committed)
+        self._fail_over.look(self._generation.waits_for_target)
         if lease is None or self._link is None:
             return
-        if why := watch.overdue(lease.leased, length):
-            self._fail_over(PeerUnavailable(watch.why), is_asked_again=why is Overdue.LATE)
-
-    def _note_busy(self, seconds: float) -> bool:
-        """The target has no room for so long; return whether the text continues at another one."""
-        assert self._lease is not None
-        target = self._lease.leased
-        target.note_busy(seconds)
-        self._busy_count += 1
-        has_begun = self._generation.counts.rounds > 0
-        if (has_begun and self._busy_count < _MOST_BUSY) or not self._pool.has_room(
-            self._opening.model, target
-        ):
-            return False
-        self._busy_count = 0
-        self._attempts.close()
-        self._replace_target()
-        return True
+        if failed := self._fail_over.overdue(lease.leased, length):
+            self._fail(failed)
 
     def _end_lease(self) -> None:
         """Give the target back, with what is known of the text that it holds."""
         lease, self._lease = self._lease, None
-        if lease is None:
-            return
-        self._is_at_first = False
-        self._pool.end(lease, self._generation.committed, self._opening.salt)
+        if lease is not None:
+            self._pool.end(lease, self._generation.committed, self._opening.salt)
 
     # --- in ---
 
@@ -297,11 +249,9 @@ class Driver:
             self._allowance.note_progress()
             if self._lease is not None:
                 self._lease.leased.health.note_success()
-            self._watch.note_answer()
-            self._backoff.reset()
-            self._busy_count = 0
+            self._fail_over.note_progress()
         elif is_news:
-            self._watch.wait.note_word()
+            self._fail_over.note_word()
 
     def _take(self, message: target_service_pb2.VerifyResponse) -> bool:
         """Take in a message; return whether it says anything new, though the text may not grow.
@@ -319,7 +269,9 @@ class Driver:
             if is_asked_again:
                 self._allowance.take_lost()
             return is_asked_again
-        if outcome == "context_full" and self._may_be_full():
+        if outcome == "context_full":
+            if not self._may_be_full():
+                raise InvalidRequest("context_full", f"after {len(generation.committed)} tokens")
             generation.target_full(number)
         else:
             self._events.after(SHORT_SECONDS, partial(self._ask_again, number))
@@ -334,18 +286,25 @@ class Driver:
             self._eject(f"the target sent what cannot be: {error}")
 
     def _take_busy(self, number: int, seconds: float) -> bool:
-        """The target has no room; return whether that is new of a round that it was sent."""
-        if not self._sent.expects(number) or number <= self._busy_number:
+        """The target has no room; return whether that is new of a round that it was sent.
+
+        The text continues at another one that has room, where there is one.
+        """
+        if self._lease is None or not self._sent.expects(number) or number <= self._busy_number:
             return False  # else there would be a timer for every word of a flood
         self._busy_number = number
         delay = min(max(seconds, SHORT_SECONDS), _MOST_BUSY_SECONDS)
-        if self._pool.is_single or not self._note_busy(delay):
+        target = self._lease.leased
+        target.note_busy(delay)
+        if self._pool.has_room(self._opening.model, target):
+            self._fail(PeerFailed(EngineBusy("the target has no room"), is_counted=False))
+        else:
             self._events.after(delay, partial(self._ask_again, number, is_lost=False))
         return True
 
     def _may_be_full(self) -> bool:
-        model, length = self._opening.model, len(self._generation.committed)
-        return self._pool.may_be_full(model, length, self._generation.plan.target_context)
+        length, context = len(self._generation.committed), self._generation.plan.target_context
+        return self._pool.may_be_full(length, context)
 
     def _take_rows(self, message: target_service_pb2.VerifyResponse) -> bool:
         """Take in rows; return whether they are a further part of a round's."""
@@ -354,11 +313,10 @@ class Driver:
             return False  # a repeat of a round that is over
         now, length = time.perf_counter(), len(generation.committed)
         is_answer = message.HasField("position")
-        is_first = not self.timings.prompt
         answer = (
             sent.read_answer(message, now) if is_answer else sent.read_rows(message, now, length)
         )
-        self._note_prompt(message, answer if is_first else None)
+        self._note_read(message.cached_token_count)
         if answer is None:
             return message.rows.first_row > 0
         if is_answer:
@@ -367,18 +325,15 @@ class Driver:
             generation.target_answered(answer, now)
         return False
 
-    def _note_prompt(
-        self, message: target_service_pb2.VerifyResponse, first: Answer | None
-    ) -> None:
-        """Take note of what the first rows, or the first answer, say of the prompt."""
-        if not self._generation.counts.rounds:
-            cached = message.cached_token_count
-            within("cached_token_count", cached, 0, len(self._generation.committed))
-            self._generation.target_cached(cached)
-        if first is not None and self._lease is not None and self._is_at_first:
-            plan, cached = self._generation.plan, self._generation.counts.cached
-            seconds = self.timings.prompt - first.spent.queue
-            self._lease.leased.note_read(self._lease, len(plan.prompt), cached, seconds)
+    def _note_read(self, held_count: int) -> None:
+        """Take note of how much of the text a target held, which its first rows say."""
+        generation, lease = self._generation, self._lease
+        if lease is None or lease.is_read:
+            return
+        within("cached_token_count", held_count, 0, len(generation.committed))
+        lease.note_read(held_count)
+        if not generation.counts.rounds:
+            generation.target_cached(held_count)
 
     # --- time, and the end ---
 

@@ -258,8 +258,8 @@ class DraftRegistry:
         self._trusts_drafts = trusts_drafts
         self._target_seconds = target_seconds  # that a draft waits for a target to compare with
         self._tickets = Tickets()
-        self._places = MOST_JOINED  # that are free
-        self._left: dict[bytes, DraftRecord] = {}  # by process id; of the latest ones that left
+        self._present: set[JoinedPeer] = set()  # joined, or about to; at most MOST_JOINED
+        self._records: dict[bytes, DraftRecord] = {}  # by process id, the latest that joined last
         self._refused = RefusedDrafts()
         pool.accepts_drafts = True
 
@@ -269,15 +269,14 @@ class DraftRegistry:
 
     def dismiss(self, reason: OutriderError) -> None:
         """Dismiss every draft."""
-        for draft in self._pool.drafts:
-            if isinstance(draft.peer, JoinedPeer):
-                draft.peer.dismiss(reason)
+        for draft in self._present:
+            draft.dismiss(reason)
 
     async def join(self, requests: Requests, write: Write, address: str) -> None:
         """Serve a Join call: until the draft leaves, or is refused or dismissed with a reason."""
         draft = JoinedPeer(address, self._tickets)
         try:
-            with self._place():
+            with self._place(draft):
                 target = await self._pool.wait_for_model(self._target_seconds)
                 await draft.announce(requests, write, target)
                 with self._joined(draft):
@@ -300,21 +299,21 @@ class DraftRegistry:
         await self._tickets.redeem(first.ticket).serve(requests, write)
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        if not self._places:
+    def _place(self, draft: JoinedPeer) -> Iterator[None]:
+        if len(self._present) >= MOST_JOINED:
             raise EngineBusy(f"{MOST_JOINED} drafts joined already", LONGEST_PAUSE)
-        self._places -= 1
+        self._present.add(draft)
         try:
             yield
         finally:
-            self._places += 1
+            self._present.discard(draft)
 
     @contextmanager
     def _joined(self, draft: JoinedPeer) -> Iterator[None]:
         assert draft.model is not None
         fields = {"address": draft.address, "model": draft.model.model_name}
         logs.event("outrider.orchestrator", "draft joined", **fields)
-        record, insists = self._record(draft.process_id), self._pool.same_vocabulary
+        record, insists = self._record(draft), self._pool.same_vocabulary
         paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, record, insists)
         draft.on_described = partial(self._pool.check_draft, paired)
         self._pool.add(paired)
@@ -324,18 +323,18 @@ class DraftRegistry:
             yield
         finally:
             self._pool.remove(paired)
-            self._left[draft.process_id] = record
-            if len(self._left) > MOST_JOINED:
-                del self._left[next(iter(self._left))]
             logs.event("outrider.orchestrator", "draft left", **fields)
 
-    def _record(self, process_id: bytes) -> DraftRecord:
+    def _record(self, draft: JoinedPeer) -> DraftRecord:
         """Return what was learned of a process that joined before, and end what it left open."""
-        for draft in self._pool.drafts:
-            if isinstance(draft.peer, JoinedPeer) and draft.peer.process_id == process_id:
-                draft.peer.dismiss(SessionTaken("the draft joined again"))
-                return draft.record
-        return self._left.pop(process_id, DraftRecord())
+        for other in self._present:
+            if other is not draft and other.process_id == draft.process_id:
+                other.dismiss(SessionTaken("the draft joined again"))
+        record = self._records.pop(draft.process_id, None) or DraftRecord()
+        self._records[draft.process_id] = record
+        if len(self._records) > 2 * MOST_JOINED:
+            del self._records[next(iter(self._records))]
+        return record
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from orchestrator.peers import Peer
 from outrider import logs
 from outrider.core.health import Health, State
-from outrider.core.route import HeldTexts
+from outrider.core.route import HeldTexts, RankedPeer
 
 
 class PooledPeer:
@@ -20,7 +20,7 @@ class PooledPeer:
         """Whether it is used; that of a draft outlives its connection."""
         self.held = HeldTexts()
         """What it probably holds; kept where there are several of its role."""
-        self.leases: set[Lease[PooledPeer]] = set()
+        self.leases: set[PeerLease[PooledPeer]] = set()
         """Of the texts that are there now."""
         self.passed_over = 0  # leases of others since its own last one
 
@@ -50,9 +50,19 @@ class PooledPeer:
         logs.warning("outrider.orchestrator", f"{role} failed", **detail)
         self.health.note_failure(time.monotonic(), reason)
 
-    def pass_over(self) -> None:
-        """Another one is leased: what is known of this one may be old."""
-        self.passed_over += 1
+    @property
+    def is_full(self) -> bool:
+        """Whether another text would cost one that it holds."""
+        return self.generation_count >= self.session_count
+
+    def ranked(self, seconds: float) -> RankedPeer:
+        """Return what its role says of it for a text, and what is known of any peer."""
+        return RankedPeer(
+            seconds=seconds,
+            text_count=self.generation_count,
+            is_full=self.is_full,
+            passed_over=self.passed_over,
+        )
 
     def misfit(self) -> str:
         """Return why it cannot be used however well it does, in one line; empty where it can."""
@@ -70,7 +80,7 @@ class PooledPeer:
 P_co = TypeVar("P_co", bound=PooledPeer, covariant=True)
 
 
-class Lease(Generic[P_co]):
+class PeerLease(Generic[P_co]):
     """A text at one peer: from when it goes there until it ends, or continues elsewhere."""
 
     def __init__(self, leased: P_co, text: tuple[bytes, ...] = (), token_count: int = 0) -> None:
@@ -79,13 +89,16 @@ class Lease(Generic[P_co]):
         self.text = text
         self.unread_count = max(0, token_count - leased.held.count(text))
         """Tokens that the peer has to read of it, as far as is known; 0 once it has."""
+        self.is_read = False
         leased.passed_over = 0
         leased.leases.add(self)
         leased.held.note(text, leased.session_count)
 
-    def note_read(self) -> None:
-        """The text was read, as far as is known."""
-        self.unread_count = 0
+    def note_read(self, held_count: int) -> None:
+        """The peer has read the text, of which it held so many tokens."""
+        self.unread_count, self.is_read = 0, True
+        self.leased.held.correct(self.text, held_count)
+        self.leased.held.note(self.text, self.leased.session_count)
 
     def end(self, text: tuple[bytes, ...] = ()) -> None:
         """Give the peer back, which holds `text` now."""

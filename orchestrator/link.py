@@ -1,12 +1,14 @@
-"""A stream to a peer and the tasks that serve it, so that nobody else ever waits for the peer."""
+"""The streams of one session to peers, one after the other, and the tasks that serve each."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from orchestrator.event_queue import EventQueue
 from orchestrator.streams import SessionStream, StreamLost
 from outrider.messages import SessionParameters
 
@@ -21,28 +23,28 @@ class Link:
 
     `send` and `call` return at once; what they hand over is carried out in their order by a task
     of the link. A peer that does not read delays that task, and no generation. Messages that come
-    in go to `receive`, and are not read while it `is_full`; `lose` is called once, when the stream
-    ends or the peer leaves too much unread.
+    in are events that `receive` handles, and are not read while too many wait; `lose` handles that
+    the stream ended or the peer leaves too much unread.
     """
 
     def __init__(
         self,
         opening: SessionParameters,
         stream: SessionStream,
+        events: EventQueue[Any],
         receive: Callable[[Any], None],
-        is_full: Callable[[], bool],
         lose: Callable[[Link, StreamLost], None],
     ) -> None:
         self.opening = opening
         self._stream = stream
+        self._events = events
         self._receive = receive
-        self._is_full = is_full
         self._lose = lose
         # What is to be written or called, in order.
         self._outbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._reader = asyncio.create_task(self._read())
         self._writer = asyncio.create_task(self._write())
-        self._is_over = False  # `lose` was called, or must not be any more
+        self._is_over = False  # its end is an event already, or must not be any more
         self.is_closed = False
         """Whether it was closed. What came before a stream ended by itself is still good."""
 
@@ -78,15 +80,21 @@ class Link:
             self._writer.cancel()
 
     async def _read(self) -> None:
+        events = self._events
         try:
             async for message in self._stream:
                 if self._is_over:
                     return
-                self._receive(message)
-                while self._is_full() and not self._is_over:  # noqa: ASYNC110 - it empties anywhere
+                events.happen(partial(self._take, message))
+                while events.is_full and not self._is_over:  # noqa: ASYNC110 - it empties anywhere
                     await asyncio.sleep(SHORT_SECONDS)
         except StreamLost as lost:
             self._end(lost)
+
+    def _take(self, message: Any) -> None:
+        # What still waits of a stream that was closed is nobody's, least of all the next one's.
+        if not self.is_closed:
+            self._receive(message)
 
     async def _write(self) -> None:
         try:
@@ -99,7 +107,50 @@ class Link:
     def _end(self, lost: StreamLost) -> None:
         if not self._is_over:
             self._cut()
-            self._lose(self, lost)
+            self._events.happen(partial(self._lose, self, lost))
 
 
 _readers = set[asyncio.Task[None]]()  # of streams that were ended
+
+
+class Attempts:
+    """The streams of a session, one after the other. What they bring, and their ends, are events.
+
+    `read` takes a message of the newest one, `lose` a stream that ended and why.
+    """
+
+    def __init__(
+        self,
+        opening: SessionParameters,
+        events: EventQueue[Any],
+        read: Callable[[Any], None],
+        lose: Callable[[Link, StreamLost], None],
+    ) -> None:
+        """The first attempt opens with `opening`."""
+        self._opening = opening
+        self._events = events
+        self._read = read
+        self._lose = lose
+        self.link: Link | None = None
+        """The newest stream; None before the first."""
+        self._bytes_before = 0  # over the streams before it
+
+    @property
+    def byte_count(self) -> int:
+        """Serialized bytes so far, both ways, of all attempts."""
+        return self._bytes_before + (self.link.byte_count if self.link is not None else 0)
+
+    def next_opening(self) -> SessionParameters:
+        """Return what the next stream opens with, after the one before was lost."""
+        before = self.link.opening.attempt if self.link is not None else 0
+        return replace(self._opening, attempt=before + 1)
+
+    def begin(self, opening: SessionParameters, stream: SessionStream) -> None:
+        """Go by a new stream from now on."""
+        self._bytes_before = self.byte_count
+        self.link = Link(opening, stream, self._events, self._read, self._lose)
+
+    def close(self) -> None:
+        """End the newest stream."""
+        if self.link is not None:
+            self.link.close()

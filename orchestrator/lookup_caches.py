@@ -33,7 +33,8 @@ MOST_SHARED_PAIRS = 1 << 18
 """Pairs of an n-gram and a follower in the dynamic cache: 60 MB, or 160,000 tokens of code."""
 
 SAVE_SECONDS = 300.0
-"""Between two saves; a kill loses no more."""
+"""s; between two saves, each of half a second for a full cache (`_NAP_SECONDS`): a kill loses no
+more."""
 
 _MODE = 0o600  # its n-grams are pieces of what people wrote
 _NAP_SECONDS = 0.0005

@@ -7,14 +7,14 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 
-from orchestrator.peers import DialledPeer
+from orchestrator.peers import DESCRIBE_SECONDS, DialledPeer
 from outrider import logs
 from outrider.core.route import dialled
 from outrider.rpc.channel import PLAIN, Address, read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 
-_RESOLVE_SECONDS = 5.0
-"""Seconds between two looks at the records: as long as most resolvers keep them."""
+_ITSELF = ""
+"""Stands for the name in place of a record."""
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Returns the IP addresses of a host; none where nobody answers for it."""
@@ -55,37 +55,34 @@ class Name:
         self._address: Address = read_address(peer.role, peer.address)
         self._security = security
         self._resolve = resolve
-        self._by_name: DialledPeer | None = peer  # until the name has had several records
-        self._by_record: dict[str, DialledPeer] = {}  # those that are dialled in its place
+        self._dialled = {_ITSELF: peer}  # by IP address, or by the name until it has had several
 
     @property
     def services(self) -> list[DialledPeer]:
         """Those that are dialled for it now."""
-        return [*self._by_record.values(), *([self._by_name] if self._by_name else [])]
+        return list(self._dialled.values())
 
     async def follow(self, dial: Change, leave: Change) -> None:
         """Dial and leave services as the records come and go, for as long as this runs."""
         while may_have_records(self.configured):
             try:
                 records = await self._resolve(self._address.host, self._address.port)
-                self._take(dialled(records, self._by_record), dial, leave)
+                before = [ip for ip in self._dialled if ip != _ITSELF]
+                self._take(dialled(records, before) or [_ITSELF], dial, leave)
             except Exception as error:  # a resolver may fail in any way; it is asked again
                 logs.internal_error("outrider.orchestrator", error)
-            await asyncio.sleep(_RESOLVE_SECONDS)
+            await asyncio.sleep(DESCRIBE_SECONDS)
 
-    def _take(self, records: list[str], dial: Change, leave: Change) -> None:
-        for ip in records:
-            if ip not in self._by_record:
-                peer = DialledPeer(self.role, self._dialled(ip), self._security, self._address.host)
-                self._by_record[ip] = peer
-                logs.event("outrider.orchestrator", f"{self.role} found", address=peer.address)
-                dial(peer)
-        for ip in [ip for ip in self._by_record if ip not in records]:
-            leave(self._by_record.pop(ip))
-        if records and self._by_name is not None:
-            leave(self._by_name)
-            self._by_name = None
+    def _take(self, wanted: list[str], dial: Change, leave: Change) -> None:
+        for ip in [ip for ip in wanted if ip not in self._dialled]:
+            address = self._address_of(ip)
+            peer = DialledPeer(self.role, address, self._security, self._address.host)
+            self._dialled[ip] = peer
+            logs.event("outrider.orchestrator", f"{self.role} found", address=peer.address)
+            dial(peer)
+        for ip in [ip for ip in self._dialled if ip not in wanted]:
+            leave(self._dialled.pop(ip))
 
-    def _dialled(self, ip: str) -> str:
+    def _address_of(self, ip: str) -> str:
         host = f"[{ip}]" if ":" in ip else ip
         return f"{PLAIN if self._address.plain else ''}{host}:{self._address.port}"

@@ -20,7 +20,7 @@ from orchestrator.targets import PooledTarget
 from outrider import logs
 from outrider.core.health import Health
 from outrider.core.rates import Acceptance, DraftRates
-from outrider.core.route import BLOCK, DraftOffer
+from outrider.core.route import BLOCK, seconds_of_draft
 from outrider.core.target_costs import Pair
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
@@ -29,22 +29,14 @@ from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
 
 
 @dataclass(slots=True)
-class Learned:
-    """What was learned of a draft beside one target."""
-
-    rates: DraftRates = field(default_factory=DraftRates)
-    """Started again when either model is another; shared beside targets of equal weights."""
-    models: tuple[bytes, bytes] = (b"", b"")
-    """Whose rates these are: target and draft, by process; empty before it is known."""
-    measured: bytes = b""  # what the draft had measured of itself
-
-
-@dataclass(slots=True)
 class DraftRecord:
     """What was learned of a draft. It outlives the draft's connection."""
 
-    beside: dict[str, Learned] = field(default_factory=dict)
-    """By the address of the target, in the order of the pool."""
+    rates: DraftRates = field(default_factory=DraftRates)
+    """Beside targets of one model; started again when that, or the draft's process, is another."""
+    models: tuple[bytes, bytes] = (b"", b"")
+    """Whose rates these are: the targets' weights and the draft's process; empty: not known yet."""
+    measured: bytes = b""  # what the draft had measured of itself
     health: Health = field(default_factory=Health)
 
 
@@ -71,16 +63,12 @@ class PairedDraft(PooledPeer):
 
     @property
     def rates(self) -> DraftRates:
-        """What is known of it beside the first target."""
-        learned = next(iter(self.record.beside.values()), None)
-        return learned.rates if learned is not None else DraftRates()
+        """What is known of it beside the targets."""
+        return self.record.rates
 
     def pair_beside(self, target: PooledTarget) -> Pair:
         """Return what is known of it and this target."""
-        learned = self.record.beside.get(target.address)
-        if learned is None:
-            return Pair(target.costs)
-        return pair_of(target.costs, learned.rates, target.peer.model, self.peer.model)
+        return pair_of(target.costs, self.rates, target.peer.model, self.peer.model)
 
     @property
     def has_model(self) -> bool:
@@ -122,35 +110,20 @@ class PairedDraft(PooledPeer):
         """Teach it nothing more."""
         self._lesson.close()
 
-    def begin_experience(self, targets: Sequence[PooledTarget]) -> None:
-        """Forget what was learned when another model, or another process, came in its place.
+    def note_described(self, weights: bytes) -> None:
+        """Forget what was learned where the targets have other weights, or it is another process.
 
         One that only measured again is the same: what it measured is taken over.
         """
-        before = self.record.beside
-        beside = {each.address: before.get(each.address) or Learned() for each in targets}
-        for target in targets:
-            alike = [beside[t.address] for t in targets if t.identity == target.identity]
-            self._begin_beside(target, beside[target.address], alike)
-        self.record.beside = beside
-
-    def _begin_beside(self, target: PooledTarget, known: Learned, alike: Sequence[Learned]) -> None:
-        """Begin beside one target; `alike` is of those with its weights, itself included."""
-        its = self.peer.model
-        process = process_of(its) if its is not None else b""
-        models = (process_of(target.peer.model) if target.peer.model is not None else b"", process)
-        if models != known.models:
-            if process != known.models[1]:
+        model, record = self.peer.model, self.record
+        process, measured = (process_of(model), measured_of(model)) if model else (b"", b"")
+        if (weights, process) != record.models:
+            if process != record.models[1]:
                 self.held.clear()
-            known.rates = rates_of_draft(self.peer)
-            for other in alike:
-                if other is not known and process and other.models[1] == process:
-                    known.rates = other.rates
-                    break
-        elif its is not None and measured_of(its) != known.measured:
-            take_measured_rates(known.rates, its)
-        known.models = models
-        known.measured = measured_of(its) if its is not None else b""
+            record.rates = rates_of_draft(self.peer)
+        elif model is not None and measured != record.measured:
+            take_measured_rates(record.rates, model)
+        record.models, record.measured = (weights, process), measured
 
     def misfit(self) -> str:
         """Return why it cannot draft for these targets, or not yet; empty where it can."""
@@ -163,16 +136,14 @@ class PairedDraft(PooledPeer):
         is_admitted = self.health.admits(time.monotonic(), self.generation_count)
         return is_admitted and not self.obstacle()
 
-    def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> DraftOffer:
-        """Return what is known of it; `text` is what it would have to read, by digests."""
-        rates = self.pair_beside(target).rates
+    def seconds(self, rule: Rule, text: Sequence[bytes] = ()) -> float:
+        """Return the time of an accepted token; `text` is what it would read, by digests."""
+        rates = self.rates
         unread = BLOCK * len(text) - self.held.count(text)
-        return DraftOffer(
+        return seconds_of_draft(
+            text_count=self.generation_count,
             token_seconds=rates.token_time.value,
             latency_seconds=rates.latency.value,
             acceptance=rates.acceptance.get(rule, Acceptance()).mean,
-            session_count=self.session_count,
-            generation_count=self.generation_count,
-            passed_over=self.passed_over,
             unread_seconds=unread * rates.read_time.value,
         )

@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import outrider
 from orchestrator.streams import (
     DRAFT_BYTES,
+    REFUSALS,
     LostStream,
     SessionStream,
     Stream,
@@ -53,8 +54,8 @@ CALL_SECONDS = 5.0
 """Seconds in which a peer answers what needs no engine: as soon as pings notice a dead one."""
 
 DESCRIBE_SECONDS = 5.0
-"""Seconds between two looks at what a peer does and costs, and how far away it is: a quarter of the
-timeout of an engine that decodes nothing."""
+"""Seconds between two looks at what a peer does and costs, and how far away it is, and at the
+records of a name: a quarter of the timeout of an engine that decodes nothing."""
 
 VOCABULARY_SECONDS = 60.0
 """Seconds in which a vocabulary is listed, or learned: 15 MB at 2 Mbit/s."""
@@ -368,7 +369,7 @@ class DialledPeer(Peer):
                 lesson(key, *its), timeout=VOCABULARY_SECONDS, metadata=self.metadata
             )
         except grpc.aio.AioRpcError as error:
-            if error.code() in _REFUSALS:
+            if error.code() in REFUSALS:
                 raise InvalidRequest("vocabulary", describe(error)) from None
             raise PeerUnavailable(describe(error)) from None
         return answer
@@ -399,10 +400,6 @@ def _ignore() -> None:
     return None
 
 
-_REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
-"""What a call that is made again ends with again."""
-
-
 def is_refusal(code: int) -> bool:
     """Return whether a call that ends with this status ends so again, by its number."""
-    return code in [each.value[0] for each in _REFUSALS]
+    return code in [each.value[0] for each in REFUSALS]

@@ -7,21 +7,23 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
+from typing import TypeVar
 
 from orchestrator.calls import Calls
-from orchestrator.leases import Lease
+from orchestrator.leases import PeerLease, PooledPeer
 from orchestrator.names import Name
 from orchestrator.paired_drafts import PairedDraft
-from orchestrator.peers import DialledPeer, Hosted, Peer
+from orchestrator.peers import DialledPeer, Hosted
 from orchestrator.targets import PooledTarget
 from outrider.core.health import TIMEOUT, admitted
-from outrider.core.route import choose, digests_of, weights_served
+from outrider.core.route import digests_of, weights_served
 from outrider.core.target_costs import Pair
 from outrider.errors import PeerUnavailable
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
 from outrider.v1 import common_pb2 as common
+
+P = TypeVar("P", bound=PooledPeer)
 
 _KEY_BYTES = 16
 _MOST_ROUND = 2 * MAX_DRAFT
@@ -92,6 +94,11 @@ class Pool:
         """The configured peers, the targets first."""
         drafts = [each.peer for each in self.drafts if isinstance(each.peer, DialledPeer)]
         return [*(each.peer for each in self.targets), *drafts]
+
+    @property
+    def closed(self) -> bool:
+        """Whether no target will ever be usable again."""
+        return self.target.closed
 
     @property
     def ready(self) -> bool:
@@ -204,7 +211,7 @@ class Pool:
 
     def check_draft(self, draft: PairedDraft) -> None:
         """Compare a draft's vocabulary with the targets', once they have described themselves."""
-        draft.begin_experience(self.targets)
+        draft.note_described(self._weights.identity)
         self._share_out()
         if self.target.hosted is not None:
             draft.check(self.target.hosted)
@@ -261,31 +268,23 @@ class Pool:
 
     async def wait_for_model(self, seconds: float) -> Hosted:
         """Return what is served once a target is usable. Raises PeerUnavailable."""
-        if not await self.wait_until_ready(seconds):
-            raise PeerUnavailable(self.detail)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.ready and not self.closed:
+                    self._changed.clear()
+                    await self._changed.wait()
         hosted = self.target.hosted
-        assert hosted is not None
+        if hosted is None or not self.ready:
+            raise PeerUnavailable(self.detail)
         return hosted
-
-    async def wait_until_ready(self, seconds: float) -> bool:
-        """Return whether a target was usable within the time."""
-        deadline = time.monotonic() + seconds
-        while not self.ready:
-            left = deadline - time.monotonic()
-            if left <= 0 or self.target.closed:
-                return False
-            self._changed.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
-        return True
 
     def lease_target(
         self,
         text: Sequence[int],
         opening: SessionParameters,
         besides: Collection[PooledTarget] = (),
-    ) -> Lease[PooledTarget] | None:
-        """Lease the target where a text is expected to end first; None if none is usable.
+    ) -> PeerLease[PooledTarget] | None:
+        """PeerLease the target where a text is expected to end first; None if none is usable.
 
         It hosts the model of the opening, if any target does: one that hosts another one refuses
         that by name. The caller ends the lease.
@@ -294,11 +293,8 @@ class Pool:
         if not usable:
             return None
         digests = self._digests(self.targets, text, opening.salt)
-        chosen = _best(usable, len(text), digests)
-        for target in usable:
-            target.pass_over()
         self._has_written = True
-        lease = Lease(chosen, digests, len(text))
+        lease = _lease(usable, lambda each: each.seconds(len(text), digests), digests, len(text))
         self._share_out()
         return lease
 
@@ -313,36 +309,35 @@ class Pool:
         usable = self._usable_for(opening.model, ())
         if self.is_single or not usable:
             return None
-        return _best(usable, len(text), digests_of(text, opening.salt, self._key)).peer
+        digests = digests_of(text, opening.salt, self._key)
+        return _best(usable, lambda each: each.seconds(len(text), digests)).peer
 
-    def end(self, lease: Lease[PooledTarget], text: Sequence[int], salt: bytes) -> None:
+    def end(self, lease: PeerLease[PooledTarget], text: Sequence[int], salt: bytes) -> None:
         """Give a target back that holds this text now."""
         lease.end(self._digests(self.targets, text, salt))
         self._share_out()
         self._let_go()
 
-    def has_another(self, model: ModelReference, besides: Collection[PooledTarget]) -> bool:
-        """Return whether another target hosts a model, though it may not be ready now."""
-        return any(
-            each not in besides and each.identity == model.identity and not each.is_leaving
-            for each in self.targets
-        )
+    def has_another(self, besides: Collection[PooledTarget]) -> bool:
+        """Return whether another target hosts what is served, though it may not be ready now."""
+        others = (each for each in self.targets if each not in besides)
+        return any(each.identity and not each.refused and not each.is_leaving for each in others)
 
     def has_room(self, model: ModelReference, besides: PooledTarget) -> bool:
         """Return whether another target hosts a model, and can take a text of it now."""
         return any(
-            not each.is_busy and each.generation_count < each.session_count
+            not each.is_full and each.generation_count < each.session_count
             for each in self._usable_for(model, [besides])
         )
 
-    def may_be_full(self, model: ModelReference, length: int, context: int) -> bool:
+    def may_be_full(self, length: int, context: int) -> bool:
         """Return whether a round of a text of `length` tokens may fill a context of the targets.
 
-        That is the largest one of those that are there, and at most `context`, what was planned.
+        They have the same one, which may be less than `context`, what was planned.
         """
-        there = [each.peer.model for each in self._usable_for(model, ())]
-        largest = max((each.context_token_count for each in there if each), default=context)
-        return length + _MOST_ROUND >= min(context, largest)
+        model = self.target.model
+        described = model.context_token_count if model is not None else context
+        return length + _MOST_ROUND >= min(context, described)
 
     def _usable_for(
         self, model: ModelReference, besides: Collection[PooledTarget]
@@ -361,43 +356,38 @@ class Pool:
 
     def calls(self, first: DialledPeer | None = None) -> Calls:
         """Return what makes idempotent calls at the targets, at `first` if it is usable."""
-        choose = partial(self._choose_to_call, first)
-        return Calls(choose, self.wait_until_ready, self.target_seconds)
+        return Calls(self, self.target_seconds, first)
 
-    def _choose_to_call(
-        self,
-        first: DialledPeer | None,
-        failed: Collection[PooledTarget],
-        stuck: Collection[PooledTarget],
-    ) -> PooledTarget:
-        """Return the target to call, if possible none of those that failed; never a stuck one."""
-        usable = [each for each in self.targets if each.is_usable and each not in stuck]
+    def choose_to_call(
+        self, first: DialledPeer | None, failed: Collection[PooledTarget]
+    ) -> PooledTarget | None:
+        """Return the target to call, if possible none of those that failed.
+
+        None where none is usable now.
+        """
+        usable = [each for each in self.targets if each.is_usable]
         rather = [each for each in usable if each not in failed] or usable
         wanted = [each for each in rather if each.peer is first] if not failed else []
-        return min(wanted or rather or [self.standing], key=_load)
+        return min(wanted or rather, key=_load, default=None)
 
     # --- drafts ---
 
     def lease_draft(
         self,
         rule: Rule,
-        target: PooledTarget,
-        besides: Collection[Peer] = (),
+        besides: Collection[PairedDraft] = (),
         text: Sequence[int] = (),
         salt: bytes = b"",
-    ) -> Lease[PairedDraft] | None:
-        """Lease the best draft that can draft beside a target now; None if there is none.
+    ) -> PeerLease[PairedDraft] | None:
+        """PeerLease the best draft that can draft now; None if there is none.
 
         It is leased for one generation, of this text. Those in `besides` are left out.
         """
-        usable = _rather([d for d in self._usable(rule) if d.peer not in besides])
+        usable = _rather([d for d in self._usable(rule) if d not in besides])
         if not usable:
             return None
         digests = self._digests(usable, text, salt)
-        chosen = usable[choose([draft.offer(rule, target, digests) for draft in usable])]
-        for draft in usable:
-            draft.pass_over()
-        return Lease(chosen, digests)
+        return _lease(usable, lambda each: each.seconds(rule, digests), digests)
 
     def _usable(self, rule: Rule) -> list[PairedDraft]:
         return [d for d in self.drafts if d.may_draft(rule)] if self.ready else []
@@ -414,8 +404,8 @@ class Pool:
         """
         usable = _rather(self._usable(Rule.MATCH))
         if usable:
-            best = choose([draft.offer(Rule.MATCH, target) for draft in usable])
-            return usable[best].pair_beside(target)
+            best = _best(usable, lambda each: each.seconds(Rule.MATCH))
+            return best.pair_beside(target)
         return self.drafts[0].pair_beside(target) if self.drafts else Pair(target.costs)
 
     def count_generations(self, count: int) -> None:
@@ -446,13 +436,26 @@ class Pool:
         return "; ".join(waiting)
 
 
-def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> PooledTarget:
-    """Return the target where a text of `count` tokens, by digests, is expected to end first."""
-    return usable[choose([each.offer(count, text) for each in usable])]
+def _best(usable: Sequence[P], seconds: Callable[[P], float]) -> P:
+    """Return the peer that a text would lease, by what each is expected to take."""
+    return min(usable, key=lambda each: each.ranked(seconds(each)))
+
+
+def _lease(
+    usable: Sequence[P],
+    seconds: Callable[[P], float],
+    digests: tuple[bytes, ...],
+    token_count: int = 0,
+) -> PeerLease[P]:
+    """PeerLease the best peer for a text; what is known of the others grows old."""
+    chosen = _best(usable, seconds)
+    for each in usable:
+        each.passed_over += 1
+    return PeerLease(chosen, digests, token_count)
 
 
 def _load(target: PooledTarget) -> tuple[bool, bool, int]:
-    return target.is_ejected, target.is_busy, target.generation_count
+    return target.is_ejected, target.is_full, target.generation_count
 
 
 def _rather(drafts: list[PairedDraft]) -> list[PairedDraft]:

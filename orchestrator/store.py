@@ -21,8 +21,8 @@ from outrider import logs
 from outrider.errors import RETRY_SECONDS, InvalidConfig, StateUnavailable
 
 _MOST_STATEMENTS = 1024  # of one transaction at most: some 10 ms, for which a reader waits
-_PAUSE_SECONDS = 0.02  # between two transactions: what comes meanwhile shares the next one
-_LOCK_SECONDS = 5.0  # for the process that had the file before to be gone
+_PAUSE_SECONDS = 0.02  # s; between two transactions: what comes meanwhile shares the next one
+_LOCK_SECONDS = 5.0  # s; for the process that had the file before to be gone
 _WAL_BYTES = 16 * 2**20  # the write-ahead log is cut to this once its pages are in the file
 
 

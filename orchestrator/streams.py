@@ -17,14 +17,21 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages
 from outrider.v1 import draft_service_pb2 as draft_messages
 
-_FINAL = {
+REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
 }
+"""What a call ends with that would end so again at the same peer."""
 
-
-_FAILURES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+FAILURES = {
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+"""What a call ends with that went wrong at its peer, and need not do so again. So is a deadline
+that only the peer has come to."""
 
 _CODES = {int(code.value[0]): code for code in grpc.StatusCode}
 
@@ -50,9 +57,9 @@ class StreamLost(Exception):
     def __init__(self, code: grpc.StatusCode, detail: str, trailing: Any = None) -> None:
         super().__init__(f"{code.name}: {detail}")
         self.code = code
-        self.final = code in _FINAL
+        self.final = code in REFUSALS
         self.breaks_protocol = False
-        self.failed = code in _FAILURES
+        self.failed = code in FAILURES
         """Whether something went wrong at the service that need not do so again."""
         field, _, message = detail.partition(": ")
         # It verifies chains alone, although it was taken to verify trees.

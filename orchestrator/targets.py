@@ -7,31 +7,18 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.first_estimates import (
-    costs_of,
     costs_of_target,
     measured_of,
     process_of,
     take_measured_costs,
 )
-from orchestrator.leases import Lease, PooledPeer
+from orchestrator.leases import PooledPeer
 from orchestrator.peers import DialledPeer
 from outrider import logs, wire
-from outrider.core.health import LOOK_SECONDS, Expected, Overdue, Silence, overdue
-from outrider.core.rates import Mean
-from outrider.core.route import TargetOffer
+from outrider.core.route import seconds_of_target
 from outrider.core.target_costs import TargetCosts
 from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
-
-_LEAST_READ = 64
-"""Tokens of a prompt that have to be read before the time says something of each: four blocks, to
-which what is cached is counted."""
-
-_READ_SECONDS = 0.001
-"""Seconds of a prompt's token, until a target says what its decodes take, or has read some."""
-
-_BATCH_TOKENS = 512
-"""Tokens of the longest decode, unless a target is started with more: llama.cpp's micro-batch."""
 
 
 class PooledTarget(PooledPeer):
@@ -47,7 +34,6 @@ class PooledTarget(PooledPeer):
         """Nothing new comes here; when the last text is over, it is left."""
         self.refused = ""
         """Why it hosts nothing that this pool serves; empty where it does."""
-        self._read_time = Mean(_READ_SECONDS)  # seconds of each token that it reads
         self._busy_until = 0.0  # of the monotonic clock: until then it said that it has no room
         self._model = self._measured = b""  # whose estimates these are, and what it had measured
 
@@ -63,8 +49,9 @@ class PooledTarget(PooledPeer):
 
     @property
     def read_seconds(self) -> float:
-        """The time of each token that it reads."""
-        return self._read_time.value
+        """The time of each token that it reads: of a row in the largest decode that is known."""
+        largest = self.costs.table.points[-1]
+        return largest.seconds / largest.rows
 
     @property
     def unread_count(self) -> int:
@@ -77,7 +64,7 @@ class PooledTarget(PooledPeer):
         return self.peer.ready and not self.refused and not self.is_leaving
 
     @property
-    def is_busy(self) -> bool:
+    def is_full(self) -> bool:
         """Whether it said lately that it has no room."""
         return time.monotonic() < self._busy_until
 
@@ -103,8 +90,6 @@ class PooledTarget(PooledPeer):
             self.held.clear()
         elif measured != self._measured:
             take_measured_costs(self.costs, model)
-        if (process, measured) != (self._model, self._measured) and (costs := costs_of(model)):
-            self._read_time = Mean(costs[-1].seconds / costs[-1].rows)
         self._model, self._measured = process, measured
 
     def compare(self, served: ModelReference, serving: common.GetModelResponse) -> None:
@@ -128,94 +113,42 @@ class PooledTarget(PooledPeer):
             logs.warning("outrider.orchestrator", "target refused", detail=refused)
         self.refused = refused
 
-    def offer(self, prompt_count: int, digests: Sequence[bytes]) -> TargetOffer:
-        """Return what is known of it for a text."""
-        return TargetOffer(
+    def seconds(self, text_count: int, digests: Sequence[bytes] = ()) -> float:
+        """Return the time until a text of so many tokens, by digests, is written here."""
+        return seconds_of_target(
+            text_count=self.generation_count,
             session_count=self.session_count,
-            generation_count=self.generation_count,
-            unread_count=self.unread_count,
-            prompt_count=prompt_count,
-            cached_count=self.held.count(digests),
-            read_seconds=self.read_seconds,
             token_seconds=self.token_seconds,
-            is_full=self.is_busy,
-            passed_over=self.passed_over,
+            read_seconds=self.read_seconds,
+            queued_count=self.unread_count,
+            unread_count=text_count - self.held.count(digests),
         )
 
-    def expected(self, length: int) -> Expected:
-        """Return how long a round after a text of `length` tokens may take, by what is known."""
+    @property
+    def decode_seconds(self) -> float:
+        """The time of the decode in flight there, whose tokens it says: until it ends, no more."""
+        model = self.peer.model
+        decoding = model.activity.decoding_token_count if model is not None else 0
+        return self.token_seconds + decoding * self.read_seconds
+
+    def answer_seconds(self, length: int) -> float:
+        """Return the time until a round after a text of `length` tokens is answered.
+
+        That is its queue, the whole text to read, and some tokens; inf where it is overbooked.
+        """
         model = self.peer.model
         is_full = model is not None and model.activity.open_session_count > model.session_count
-        decoding = model.activity.decoding_token_count if model is not None else 0
-        decode = self.token_seconds + max(_BATCH_TOKENS, decoding) * self.read_seconds
-        answer = math.inf if is_full else decode + self.offer(length, ()).seconds
-        return Expected(decode, answer)
-
-    def pass_over(self) -> None:
-        """Another one is leased: what is known of this one may be old."""
-        super().pass_over()
-        self._read_time.fade()
+        return math.inf if is_full else self.decode_seconds + self.seconds(length)
 
     def note_busy(self, seconds: float) -> None:
         """It says that it has no room, and to ask again after this time."""
         self._busy_until = time.monotonic() + seconds
-
-    def note_read(
-        self, lease: Lease[PooledTarget], count: int, cached_count: int, seconds: float
-    ) -> None:
-        """A leased prompt of `count` tokens was read in this time, but for those in the cache."""
-        self.held.correct(lease.text, cached_count)
-        self.held.note(lease.text, self.session_count)
-        lease.note_read()
-        if count - cached_count >= _LEAST_READ:
-            self._read_time.note(seconds / (count - cached_count))
 
     def misfit(self) -> str:
         """Return why it writes nothing new for this pool; empty where it may."""
         if self.is_leaving and not self.refused:
             return "its name has it no more: it ends what it has"
         return self.refused
-
-
-class TargetWatch:
-    """For how long a text, or a call, has waited for an answer of its targets."""
-
-    def __init__(self, timeout: float, asked: str = "a round") -> None:
-        """A target that decodes nothing has at least `timeout`; `asked` is what it is asked for."""
-        self.wait = Silence(LOOK_SECONDS)
-        self.tries = 0
-        """Answers in a row that were overdue."""
-        self.why = ""
-        """What the newest of them waited for, and how long, for people."""
-        self._timeout = timeout
-        self._asked = asked
-
-    def note_answer(self) -> None:
-        """A target answered."""
-        self.wait.note_word()
-        self.tries = 0
-
-    def look(self, is_waiting: bool) -> None:
-        """See how long it has waited, where it waits for a target at all."""
-        self.wait.note_look(time.monotonic()) if is_waiting else self.wait.end()
-
-    def overdue(self, target: PooledTarget, length: int = 0) -> Overdue | None:
-        """Return why an answer for a text of `length` tokens is overdue; None where it is not.
-
-        A stuck target is ejected; one that is late works, and is not.
-        """
-        idle, expected = target.peer.idle.seconds, target.expected(length)
-        found = overdue(self.wait.seconds, idle, self._timeout, expected, self.tries)
-        if found is None:
-            return None
-        self.why = f"left {self._asked} unanswered for {self.wait.seconds:.0f} s"
-        if found is Overdue.STUCK:
-            self.why = f"is stuck: it {self.why} and decoded nothing"
-            target.note_failure(self.why)
-        self.why = f"the target at {target.address} {self.why}"
-        self.tries += 1
-        self.wait.end()
-        return found
 
 
 def _have_other_bits(one: common.GetModelResponse, other: common.GetModelResponse) -> bool:

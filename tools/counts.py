@@ -29,6 +29,10 @@ GENERATED = "outrider/v1"
 HEART = ("outrider/core", "outrider/engine", *SERVICES)
 """Whose constants steer how tokens are made: core, engine and services."""
 
+CONVENTIONAL = ("main.py", "config.py", "servicer.py", "command.py")
+"""File names that mean the same in every folder: how a service is started, its settings, its gRPC
+edge, and a sub-command. Who knows one service finds these of another."""
+
 BOUND = re.compile(
     r"(?:^|_)(?:MAX|MOST|LIMITS?|BYTES|BITS|PORT|MODE|WIDTH|SIZE|VERSION|SEED|CODE)(?:_|$)"
 )
@@ -216,6 +220,7 @@ def count(root: Path) -> Counts:
             (Path(module.path).name, module.path)
             for module in main
             if not Path(module.path).name.startswith("__")
+            and Path(module.path).name not in CONVENTIONAL
         ),
     }
     for title, found in twice.items():

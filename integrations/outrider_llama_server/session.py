@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from draft_service.drafter import FrameBuilder, Line
+from draft_service.drafter import DraftedText, FrameBuilder
 from outrider import wire, wire_drafts
 from outrider.errors import ContextExhausted, EngineBusy, PeerUnavailable, PositionPastCache
 from outrider.messages import (
@@ -43,7 +43,7 @@ class Session:
         self._ask = ask
         self._outcome = outcome
         self._served = served
-        self._line = Line(opening.rule)
+        self._line = DraftedText(opening.rule)
         self._frames = FrameBuilder(0, 0, time.perf_counter)
         self._guessing = Guessing(opening)
         # A block of the rejection rule has a fixed length, with any tokens.

@@ -22,7 +22,7 @@ from outrider.trees import MAX_LEAVES, ROOT, Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class Chain:
     """Tokens that may follow the text, and the chance of each if those before it stand."""
 
     token_ids: Sequence[int]
@@ -33,7 +33,7 @@ class Guess:
 class Grown:
     """A tree in falling order of `survivals`, the chance of each node that it is accepted.
 
-    `origins` says for each node which guess proposed it, and which of its tokens it is.
+    `origins` says for each node which chain proposed it, and which of its tokens it is.
     """
 
     tree: Tree
@@ -52,16 +52,16 @@ class _Node:
     left: float = 1.0  # the chance that what follows is none of the nodes that follow already
 
 
-def grow(guesses: Sequence[Guess], most: int, leaf_limit: int = MAX_LEAVES) -> Grown:
-    """Return the tree of the nodes most likely to be reached, of all that the guesses say.
+def grow(chains: Sequence[Chain], most: int, leaf_limit: int = MAX_LEAVES) -> Grown:
+    """Return the tree of the nodes most likely to be reached, of all that the chains say.
 
-    The first guess is the best. One that parts from those before it is right where they are not:
+    The first chain is the best. One that parts from those before it is right where they are not:
     its chance is of what they leave.
     """
     nodes: list[_Node] = []
     roots = _Node(-1, ROOT, 1.0, (-1, -1))
-    for number, guess in enumerate(guesses):
-        _add(nodes, roots, number, guess)
+    for number, chain in enumerate(chains):
+        _add(nodes, roots, number, chain)
     order = _best_first(nodes, min(most, len(nodes)), leaf_limit)
     places = {ROOT: ROOT} | {node: place for place, node in enumerate(order)}
     return Grown(
@@ -71,9 +71,9 @@ def grow(guesses: Sequence[Guess], most: int, leaf_limit: int = MAX_LEAVES) -> G
     )
 
 
-def _add(nodes: list[_Node], root: _Node, number: int, guess: Guess) -> None:
+def _add(nodes: list[_Node], root: _Node, number: int, chain: Chain) -> None:
     last = ROOT
-    for i, (token_id, chance) in enumerate(zip(guess.token_ids, guess.chances, strict=True)):
+    for i, (token_id, chance) in enumerate(zip(chain.token_ids, chain.chances, strict=True)):
         known = next(
             (k for k, n in enumerate(nodes) if n.parent == last and n.token_id == token_id), None
         )
@@ -147,13 +147,13 @@ def branch(
     own, length = asked.line, asked.length
     line, forks, others = draft.line_at(length), draft.forks_at(length), local.lines(length)
     lines = [own, line, *(each.line for each in forks), *(each.line for each in others)]
-    guesses = [
-        Guess(round_.draft, _chances(round_.survivals)),
-        Guess(line.token_ids, _chances_of(control, line)),
-        *(Guess(each.line.token_ids, _chances_of_fork(control, each)) for each in forks),
-        *(Guess(each.line.token_ids, each.chances) for each in others),
+    chains = [
+        Chain(round_.draft, _chances(round_.survivals)),
+        Chain(line.token_ids, _chances_of(control, line)),
+        *(Chain(each.line.token_ids, _chances_of_fork(control, each)) for each in forks),
+        *(Chain(each.line.token_ids, each.chances) for each in others),
     ]
-    grown = _best(control, guesses, len(round_.draft), leaves)
+    grown = _best(control, chains, len(round_.draft), leaves)
     if grown is not None:
         _put_in_place(asked, grown, lines)
 
@@ -179,14 +179,14 @@ def _chances(survivals: bytes) -> list[float]:
 
 
 def _best(
-    control: Control, guesses: Sequence[Guess], chain_count: int, leaf_limit: int
+    control: Control, chains: Sequence[Chain], chain_count: int, leaf_limit: int
 ) -> Grown | None:
     """Return the tree that is best verified; None where the chain of so many tokens is as good."""
     rate = max(control.forecast.rate, control.rate)
     seconds = control.round_seconds
-    grown = grow(guesses, control.speculation.local_n_max, leaf_limit)
+    grown = grow(chains, control.speculation.local_n_max, leaf_limit)
     count, worth = best_count(grown.survivals, seconds, rate)
-    chain = grow(guesses[:1], chain_count).survivals
+    chain = grow(chains[:1], chain_count).survivals
     least = CLEARLY * (1.0 + sum(chain)) - rate * seconds(chain_count)
     tree = grown.tree.first(count)
     if tree.is_chain or worth < least or not control.costs.table.is_known(count + 1):

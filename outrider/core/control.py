@@ -16,7 +16,7 @@ from outrider.core.forecast import Conditions, Forecast, Mode, forecasts
 from outrider.core.forecast import own as own_forecast
 from outrider.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 from outrider.core.outcomes import Choice, Outcome, View
-from outrider.core.own_draft import OwnDraft
+from outrider.core.own_draft_state import OwnDraftState
 from outrider.core.rates import LATE_ROUNDS, Acceptance, RecentRate
 from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
@@ -90,7 +90,7 @@ class Control(ABC):
         known = self.costs.sources.setdefault((self.rule, _OWN), Acceptance())
         self._own_acceptance, self._all_own_acceptance = Acceptance(known), known
         own = self.costs.own if self._may_have_own else None
-        self._own = OwnDraft(own) if own is not None else None
+        self._own = OwnDraftState(own) if own is not None else None
 
     def _begin_with_draft(self) -> None:
         """Begin with what all generations know of the draft."""
@@ -328,7 +328,7 @@ class Control(ABC):
             gap=costs.gap.value if self.may_continue else None,
         )
 
-    def _own_conditions(self, own: OwnDraft) -> Conditions:
+    def _own_conditions(self, own: OwnDraftState) -> Conditions:
         """Return the same for the target's own draft."""
         costs, acceptance = self.costs, self._own_acceptance
         if costs.sessions_together > 1.0:

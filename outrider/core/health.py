@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Generic, TypeVar
 
 TIMEOUT = 20.0
 """Seconds in which an engine decodes nothing before it is stuck, unless `--target-timeout` says
@@ -33,8 +31,6 @@ busy draft on the same two cores."""
 MOST_FAILURES = 8
 """Failures of a text's targets in a row, without a token between them, before the text ends. The
 pauses between them are some 8 s together, so that a failure that passes does not end it."""
-
-T = TypeVar("T")
 
 
 class State(Enum):
@@ -99,25 +95,6 @@ def admitted(peers: Sequence[tuple[Health, int]], now: float) -> list[int]:
     return sorted(order[: max(-(-len(peers) // 2), sum(well))])
 
 
-class Failures(Generic[T]):
-    """What failed of the targets of one text, or one call, since it last grew."""
-
-    def __init__(self) -> None:
-        self.targets: list[T] = []
-        """Those that failed."""
-        self._count = 0
-        self._length = -1  # of the text at the newest failure
-
-    def note(self, target: T, length: int) -> int:
-        """A target failed after a text of `length` tokens; return how many times any has there."""
-        if length != self._length:
-            self.targets, self._count, self._length = [], 0, length
-        if target not in self.targets:
-            self.targets.append(target)
-        self._count += 1
-        return self._count
-
-
 # --- silence ---
 
 
@@ -159,24 +136,17 @@ class Overdue(Enum):
     LATE = auto()  # what was asked may be lost: it is asked again, at another peer if there is one
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What is expected of a target that has something to answer, in seconds."""
-
-    decode: float  # its longest decode, of a prompt: until it ends, nothing shows
-    answer: float  # its queue, the whole text to read, and some tokens; inf where it is overbooked
-
-
 def overdue(
-    waited: float, idle: float, timeout: float, expected: Expected, tries: int
+    waited: float, idle: float, timeout: float, *, decode: float, answer: float, tries: int = 0
 ) -> Overdue | None:
     """Return why an answer that was waited for is overdue; None where it is not.
 
-    `idle` is for how long the engine has decoded nothing. An engine that works may have the texts
+    `idle` is for how long the engine has decoded nothing, `decode` what its decode in flight should
+    take, `answer` the whole answer, its queue included. An engine that works may have the texts
     of others to answer first, so an answer is late only after twice the time in which an idle
     engine is stuck; and after twice as much each of the `tries` before.
     """
-    if min(waited, idle) > max(timeout, _SLACK * expected.decode):
+    if min(waited, idle) > max(timeout, _SLACK * decode):
         return Overdue.STUCK
-    late = doubled(2.0 * max(timeout, _SLACK * expected.answer), tries, math.inf)
+    late = doubled(2.0 * max(timeout, _SLACK * answer), tries, math.inf)
     return Overdue.LATE if waited > late else None

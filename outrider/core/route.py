@@ -10,7 +10,7 @@ says nothing of those of a caller with another salt, and nothing to a reader of 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -34,73 +34,64 @@ _DRAFT_LENGTH = 4
 """Tokens over which the way to a draft is spread: about what one order brings."""
 
 _DIGEST_BYTES = 8  # two texts with one digest would cost time, and nothing else
-_KEPT_DIGESTS = 1 << 16
+_MOST_DIGESTS = 1 << 16
 """Digests of all texts that one peer holds: a million tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What is known of a peer that a text could lease."""
+class RankedPeer:
+    """What is known of a peer that a text could lease; the better one is the lesser."""
 
-    session_count: int  # that it can hold at the same time
-    generation_count: int = 0  # that lease it now
+    seconds: float  # until a target has written the text; of each accepted token of a draft
+    text_count: int = 0  # that lease it now
+    is_full: bool = False  # it has no room
     passed_over: int = 0  # leases of others since its own last one
-    token_seconds: float  # of each token, of a target with as many texts as now and this one
+
+    def __lt__(self, other: RankedPeer) -> bool:
+        return self._rank < other._rank
 
     @property
-    def is_full(self) -> bool:
-        """Whether another session would cost one of those that it holds."""
-        return self.generation_count >= self.session_count
+    def _rank(self) -> tuple[bool, bool, float, int]:
+        is_forgotten = self.passed_over >= MOST_PASSED_OVER and not self.text_count
+        return self.is_full, not is_forgotten, self.seconds, self.text_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftOffer(Offer):
-    """Of a draft; those that lease it share its engine."""
+def seconds_of_draft(
+    *,
+    text_count: int,
+    token_seconds: float,
+    latency_seconds: float,
+    acceptance: float,
+    unread_seconds: float = 0.0,
+) -> float:
+    """Return the time of each accepted token of a draft that one text more leases.
 
-    latency_seconds: float  # from an order to its first token, what its own time does not explain
-    acceptance: float  # the chance that one of its tokens is accepted
-    unread_seconds: float = 0.0  # until it has read of the text what it does not hold
-
-    @property
-    def seconds(self) -> float:
-        """The time that one accepted token takes."""
-        drafting = self.token_seconds * (self.generation_count + 1)
-        seconds = (self.latency_seconds / _DRAFT_LENGTH + drafting) / max(self.acceptance, 0.01)
-        return seconds + self.unread_seconds / _TEXT_TOKENS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetOffer(Offer):
-    """Of a target."""
-
-    unread_count: int  # tokens of the prompts there that it has still to read
-    prompt_count: int  # tokens of the text before it is continued
-    cached_count: int  # of these, what it probably holds
-    read_seconds: float  # of each token that it reads
-    is_full: bool = False  # it said lately that it has no room
-
-    @property
-    def queue_seconds(self) -> float:
-        """The time until it begins to read: prompts before it, and texts that have to end."""
-        waiting = self.generation_count - self.session_count + 1
-        ends = max(0, waiting) * _TEXT_TOKENS * self.token_seconds / self.session_count
-        return self.unread_count * self.read_seconds + ends
-
-    @property
-    def seconds(self) -> float:
-        """The time until the text is written."""
-        reading = max(1, self.prompt_count - self.cached_count) * self.read_seconds
-        return self.queue_seconds + reading + _TEXT_TOKENS * self.token_seconds
+    Its token takes `token_seconds` for each text that leases it: they share its engine. From an
+    order to its first token `latency_seconds` pass besides, `unread_seconds` until it has read the
+    text.
+    """
+    drafting = token_seconds * (text_count + 1)
+    seconds = (latency_seconds / _DRAFT_LENGTH + drafting) / max(acceptance, 0.01)
+    return seconds + unread_seconds / _TEXT_TOKENS
 
 
-def choose(offers: Sequence[DraftOffer] | Sequence[TargetOffer]) -> int:
-    """Return the index of the peer to lease: the quickest with room, the first of equal ones."""
-    return min(range(len(offers)), key=lambda i: _rank(offers[i]))
+def seconds_of_target(
+    *,
+    text_count: int,
+    session_count: int,
+    token_seconds: float,
+    read_seconds: float,
+    queued_count: int,
+    unread_count: int,
+) -> float:
+    """Return the time until a target has written another text.
 
-
-def _rank(offer: DraftOffer | TargetOffer) -> tuple[bool, bool, float, int]:
-    is_forgotten = offer.passed_over >= MOST_PASSED_OVER and not offer.generation_count
-    return offer.is_full, not is_forgotten, offer.seconds, offer.generation_count
+    `queued_count` tokens of others' prompts are read first and texts end where no session is free;
+    then `unread_count` tokens of its own are read, each in `read_seconds`.
+    """
+    ends = max(0, text_count - session_count + 1) * _TEXT_TOKENS * token_seconds / session_count
+    reading = (queued_count + max(1, unread_count)) * read_seconds
+    return ends + reading + _TEXT_TOKENS * token_seconds
 
 
 def weights_served(current: bytes, hosted: Sequence[bytes]) -> bytes:
@@ -149,58 +140,39 @@ class HeldTexts:
     """
 
     def __init__(self) -> None:
-        # By the last digest, the one used longest ago first; no text is a prefix of another.
-        self._texts: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
-        self._known: Counter[bytes] = Counter()  # texts that each digest is of; none is 0
+        # By their digests, the one used longest ago first; no text is a prefix of another.
+        self._texts: list[tuple[bytes, ...]] = []
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def count(self, digests: Sequence[bytes]) -> int:
         """Return how many tokens of a text, at least, are a prefix of one that is held."""
-        blocks = 0
-        for each in digests:
-            if each not in self._known:
-                break
-            blocks += 1
-        return BLOCK * blocks
+        return BLOCK * max((_shared(digests, each) for each in self._texts), default=0)
 
     def note(self, digests: tuple[bytes, ...], session_count: int) -> None:
         """A text was read or written there, in one of so many sessions."""
         if not digests:
             return
-        if digests[-1] in self._known:  # of this text, or of a longer one: that is used again
-            place = len(digests) - 1
-            longer = (key for key, text in self._texts.items() if text[place:][:1] == digests[-1:])
-            self._texts.move_to_end(next(longer))
-            return
-        for each in digests[:-1]:  # the text that it continues
-            if each in self._texts:
-                self._forget(each)
-        self._texts[digests[-1]] = digests
-        self._known.update(digests)
-        most = max(1, session_count)
-        while len(self._texts) > 1 and self._is_over(most):
-            self._forget(next(iter(self._texts)))
-
-    def _is_over(self, most: int) -> bool:
-        return len(self._texts) > most or len(self._known) > _KEPT_DIGESTS
+        longest = next((e for e in self._texts if _shared(digests, e) == len(digests)), digests)
+        self._texts = [each for each in self._texts if _shared(longest, each) < len(each)]
+        self._texts.append(longest)
+        del self._texts[: -max(1, session_count)]
+        while len(self._texts) > 1 and sum(map(len, self._texts)) > _MOST_DIGESTS:
+            del self._texts[0]
 
     def correct(self, digests: Sequence[bytes], count: int) -> None:
         """The service said that it held so many tokens of a text: what had more is gone."""
-        if count + BLOCK > self.count(digests):
-            return
-        missing = digests[count // BLOCK]
-        for last in [last for last, text in self._texts.items() if missing in text]:
-            self._forget(last)
+        if count + BLOCK <= self.count(digests):
+            kept = count // BLOCK
+            self._texts = [each for each in self._texts if _shared(digests, each) <= kept]
 
     def clear(self) -> None:
         """The service was started again, and holds nothing."""
         self._texts.clear()
-        self._known.clear()
 
-    def _forget(self, last: bytes) -> None:
-        for each in self._texts.pop(last):
-            self._known[each] -= 1
-            if not self._known[each]:
-                del self._known[each]
+
+def _shared(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """Return how many digests two texts begin with; each is of all before it."""
+    places = range(min(len(one), len(other)))
+    return bisect_left(places, True, key=lambda place: one[place] != other[place])

@@ -13,7 +13,7 @@ from outrider.engine.branches import Branch, branches_of, stem_count
 from outrider.engine.cache import Session, common_prefix, tokens_to_keep
 from outrider.engine.model import MAX_PADDED, Chunk, Model, Rollback
 from outrider.engine.own_draft import DraftAsk
-from outrider.engine.workers import Outcome, Work
+from outrider.engine.workers import Work, WorkResult
 from outrider.errors import ContextExhausted
 from outrider.messages import ServiceTime
 from outrider.trees import Tree
@@ -241,7 +241,7 @@ class Ticket:
         step = None
         self.lease.resume()
         try:
-            if isinstance(received, Outcome):
+            if isinstance(received, WorkResult):
                 self.lease.spent.sample += received.seconds
                 step = received.give_to(self.generator)
             else:

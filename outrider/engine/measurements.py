@@ -23,7 +23,7 @@ _TUNED_BY = ("GGML_", "GLIBC_", "GOMP_", "KMP_", "OMP_")  # of the environment: 
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredModel:
     """What holds for a model under its settings, until the machine or its libraries change."""
 
     padding: (
@@ -47,12 +47,12 @@ class Measurements:
         self._settings = settings
         self._library = library
 
-    def find(self, model: ModelDescription) -> Measured | None:
+    def find(self, model: ModelDescription) -> MeasuredModel | None:
         """Return what is known of a model that is loaded."""
         content = _KEPT.find(self._key(model))
         return None if content is None else read(content)
 
-    def keep(self, model: ModelDescription, measured: Measured) -> None:
+    def keep(self, model: ModelDescription, measured: MeasuredModel) -> None:
         """Keep what was measured of it today."""
         record = {
             "padding": measured.padding,
@@ -77,7 +77,7 @@ class Measurements:
         return repr((model.identity, sizes, conditions, tuning))
 
 
-def read(content: bytes) -> Measured | None:
+def read(content: bytes) -> MeasuredModel | None:
     """Return what a kept record says; None for one that is damaged."""
     try:
         record = json.loads(content)
@@ -95,7 +95,7 @@ def read(content: bytes) -> Measured | None:
         and _are_sensible(chosen)
         and all(_are_alike(each, layouts[0]) for each in layouts)
     )
-    return Measured(padding, costs, disturbed, layouts, chosen, day) if sensible else None
+    return MeasuredModel(padding, costs, disturbed, layouts, chosen, day) if sensible else None
 
 
 def _read_costs(record: list[list[float]]) -> list[Point]:

@@ -32,7 +32,7 @@ from outrider.engine.layout import (
     measure_layouts,
     open_quickly,
 )
-from outrider.engine.measurements import Measured, Measurements
+from outrider.engine.measurements import MeasuredModel, Measurements
 from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Rollback, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
 from outrider.errors import DecodeFailed
@@ -84,7 +84,7 @@ class Preparation:
         self._wanted = numerics  # None: exact where that is almost free
         self._measurements = measurements  # None: they are kept nowhere, so every start measures
         self._core_lock = core_lock
-        self._known: Measured | None = None  # costs of which may be rough, or too high
+        self._known: MeasuredModel | None = None  # costs of which may be rough, or too high
         self._has_padding = False  # whether `_known` has the padding too, as far as it is wanted
         self._rejection = NO_REJECTION_COST
         self.is_due = False
@@ -104,7 +104,7 @@ class Preparation:
             with self._turn():
                 self._measure(self._model)
         else:
-            rough = Measured(None, self._open_quickly(), True, day=SOON)
+            rough = MeasuredModel(None, self._open_quickly(), True, day=SOON)
             self._know(rough, has_padding=self._wanted is Numerics.NATIVE)
         assert self._known is not None
         self.is_due = self._known.is_disturbed and self._measurements is not None
@@ -196,7 +196,7 @@ class Preparation:
             return False
         return True
 
-    def _know(self, measured: Measured, has_padding: bool = True) -> None:
+    def _know(self, measured: MeasuredModel, has_padding: bool = True) -> None:
         self._known, self._has_padding = measured, has_padding
 
     def _measure(self, model: Model) -> None:
@@ -227,7 +227,7 @@ class Preparation:
             model.open(choose_layout(layouts))
             chosen_costs = decode_costs(model, perf_counter)
             disturbed = others.work()
-        self._know(Measured(padding, costs, disturbed, layouts, chosen_costs))
+        self._know(MeasuredModel(padding, costs, disturbed, layouts, chosen_costs))
         if self._measurements is not None:
             assert self._known is not None
             self._measurements.keep(description, self._known)

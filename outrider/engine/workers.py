@@ -36,7 +36,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkResult:
     """What came of a work: its value, or why there is none."""
 
     value: Any
@@ -66,7 +66,7 @@ class Workers(Generic[T]):
         """Let a work run with the next ones."""
         self._added.append((owner, work))
 
-    def outcomes(self) -> Iterator[tuple[T, Outcome]]:
+    def outcomes(self) -> Iterator[tuple[T, WorkResult]]:
         """Run what was added; yield what came of it, in that order.
 
         Where it is too little for one thread more, each work runs when its outcome is asked for;
@@ -94,7 +94,7 @@ class Workers(Generic[T]):
             self.most = wanted = len(self._threads)
         return wanted
 
-    def _together(self, works: Sequence[Work], helpers: int) -> Iterator[Outcome]:
+    def _together(self, works: Sequence[Work], helpers: int) -> Iterator[WorkResult]:
         batch = _Batch(works)
         for _ in range(helpers):
             self._inbox.put(batch)
@@ -119,14 +119,14 @@ class _Batch:
     def __init__(self, works: Sequence[Work]) -> None:
         self._todo = deque(enumerate(works))
         self._count = len(works)
-        self._done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()  # by others than the owner
+        self._done: SimpleQueue[tuple[int, WorkResult]] = SimpleQueue()  # by others than the owner
 
     def help(self) -> None:
         """Run works until all have begun. A thread that wakes late finds none."""
         for each in self._begun():
             self._done.put(each)
 
-    def finish(self) -> Iterator[Outcome]:
+    def finish(self) -> Iterator[WorkResult]:
         """Run works, and wait for those of others; return what came of all, in their order."""
         outcomes = dict(self._begun())
         while len(outcomes) < self._count:
@@ -134,7 +134,7 @@ class _Batch:
             outcomes[number] = outcome
         return (outcomes[number] for number in range(self._count))
 
-    def _begun(self) -> Iterator[tuple[int, Outcome]]:
+    def _begun(self) -> Iterator[tuple[int, WorkResult]]:
         while True:
             try:
                 number, work = self._todo.popleft()
@@ -143,10 +143,10 @@ class _Batch:
             yield number, _outcome(work)
 
 
-def _outcome(work: Work) -> Outcome:
+def _outcome(work: Work) -> WorkResult:
     begin = thread_time()
     try:
         value, error = work.run(), None
     except BaseException as raised:  # of any kind: the engine's thread is to see it
         value, error = None, raised
-    return Outcome(value, error, thread_time() - begin)
+    return WorkResult(value, error, thread_time() - begin)

@@ -13,6 +13,7 @@ from grpc_status import rpc_status
 from outrider.access import Access, Caller, work_for
 from outrider.errors import OutriderError, PermissionDenied, Unauthenticated
 from outrider.grants import Right
+from outrider.rpc.interceptor import served, serving
 from outrider.rpc.security import BEARER, HEADER
 from outrider.rpc.statuses import to_status
 from outrider.tasks import first_of
@@ -93,9 +94,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     def _ending(self, handler: Any, method: str, caller: Caller, right: Right | None) -> Any:
         """Return a handler whose stream ends once the token of its caller is let in no more."""
-        make, serve = grpc.unary_stream_rpc_method_handler, handler.unary_stream
-        if handler.request_streaming:
-            make, serve = grpc.stream_stream_rpc_method_handler, handler.stream_stream
+        serve = served(handler)
 
         async def call(request: Any, context: Any) -> None:
             try:
@@ -104,7 +103,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                 self._access.audit.refused(caller.name, peer_of(context), method, error)
                 await context.abort_with_status(rpc_status.to_status(to_status(error)))
 
-        return make(call, handler.request_deserializer, handler.response_serializer)
+        return serving(handler, call)
 
     async def _until_shut_out(self, caller: Caller, right: Right | None) -> None:
         """Raise Unauthenticated or PermissionDenied once that is what a new call would get."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +11,7 @@ import grpc
 
 from outrider import logs, tracing
 from outrider.request_scope import REQUEST_ID, TRACE_RESPONSE, RequestScope, entered, read_scope
+from outrider.rpc.interceptor import Interceptor, served, serving
 from outrider.tracing import NOTHING, TracedKind, TraceSpan
 
 _ORCHESTRATOR = "/outrider.v1.OrchestratorService/"
@@ -18,30 +19,15 @@ _SEEN_ELSEWHERE = frozenset({f"{_ORCHESTRATOR}GetStatus", f"{_ORCHESTRATOR}PollG
 """What is called again and again while something else continues; a line only where it fails."""
 
 
-class RequestInterceptor(grpc.aio.ServerInterceptor):
+class RequestInterceptor(Interceptor):
     """Gives every call its request's id: the one in its metadata, or a new one.
 
     It stands outside all others, of which the one against stalls makes every handler a coroutine.
     Calls of clients get the id back in their initial metadata.
     """
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler: Any = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or not method.startswith("/outrider."):
-            return handler
-        kind = f"{_arity(handler.request_streaming)}_{_arity(handler.response_streaming)}"
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        call = _scoped(getattr(handler, kind), method, handler.response_streaming)
-        return make(call, handler.request_deserializer, handler.response_serializer)
-
-
-def _arity(is_stream: bool) -> str:
-    return "stream" if is_stream else "unary"
+    def wrap(self, handler: Any, method: str) -> Any:
+        return serving(handler, _scoped(served(handler), method, handler.response_streaming))
 
 
 def _scoped(method: Callable[..., Any], name: str, is_stream: bool) -> Callable[..., Any]:

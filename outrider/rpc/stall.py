@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
 import grpc
 
 from outrider.errors import ReaderStalled
+from outrider.rpc.interceptor import Interceptor, served, serving
 
 _ABORT_SECONDS = 1.0
 
 
-class StallInterceptor(grpc.aio.ServerInterceptor):
+class StallInterceptor(Interceptor):
     """Gives every message of a stream so many seconds until its reader has made room for it.
 
     gRPC itself waits as long as the call lasts. It stands outside the interceptor of errors, which
@@ -24,22 +25,11 @@ class StallInterceptor(grpc.aio.ServerInterceptor):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler: Any = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/outrider."):
-            return handler
+    def wrap(self, handler: Any, method: str) -> Any:
         if not handler.response_streaming:
             return handler
-        make = grpc.unary_stream_rpc_method_handler
-        method = self._unary_stream(handler.unary_stream)
-        if handler.request_streaming:
-            make = grpc.stream_stream_rpc_method_handler
-            method = self._stream_stream(handler.stream_stream)
-        return make(method, handler.request_deserializer, handler.response_serializer)
+        bound = self._stream_stream if handler.request_streaming else self._unary_stream
+        return serving(handler, bound(served(handler)))
 
     def _unary_stream(self, method: Callable[..., Any]) -> Callable[..., Any]:
         async def call(request: Any, context: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -12,6 +12,7 @@ from grpc_status import rpc_status
 
 from outrider import logs, request_scope
 from outrider.errors import EngineBusy, InvalidRequest, OutriderError
+from outrider.rpc.interceptor import Interceptor, served, serving
 
 DOMAIN = "outrider"
 
@@ -25,32 +26,19 @@ class _Malformed:
 _MALFORMED = _Malformed()
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
+class ErrorInterceptor(Interceptor):
     """Answers every OutriderError with its status and ErrorInfo, malformed bytes included.
 
     Anything else is a bug: it is logged with an id, and the peer gets the id
     alone, because an exception's text may hold a prompt.
     """
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler: Any = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/outrider."):
-            return handler
-        decode = _tolerant(handler.request_deserializer)
-        encode = handler.response_serializer
-        if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), decode, encode)
-        if handler.unary_stream:
-            wrapped = _unary_stream(handler.unary_stream)
-            return grpc.unary_stream_rpc_method_handler(wrapped, decode, encode)
-        if handler.stream_unary:
-            wrapped = _stream_unary(handler.stream_unary)
-            return grpc.stream_unary_rpc_method_handler(wrapped, decode, encode)
-        return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream), decode, encode)
+    def wrap(self, handler: Any, method: str) -> Any:
+        read = _well_formed_each if handler.request_streaming else _well_formed
+        # A method that streams for one request yields; all others are awaited.
+        yields = handler.response_streaming and not handler.request_streaming
+        call = (_yielding if yields else _awaited)(served(handler), read)
+        return serving(handler, call, _tolerant(handler.request_deserializer))
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -74,41 +62,21 @@ async def _well_formed_each(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         yield _well_formed(request)
 
 
-def _unary(method: Callable[..., Any]) -> Callable[..., Any]:
+def _awaited(method: Callable[..., Any], read: Callable[[Any], Any]) -> Callable[..., Any]:
     async def call(request: Any, context: Any) -> Any:
         try:
-            return await method(_well_formed(request), context)
+            return await method(read(request), context)
         except Exception as error:
             await _abort(context, error)
 
     return call
 
 
-def _unary_stream(method: Callable[..., Any]) -> Callable[..., Any]:
+def _yielding(method: Callable[..., Any], read: Callable[[Any], Any]) -> Callable[..., Any]:
     async def call(request: Any, context: Any) -> Any:
         try:
-            async for response in method(_well_formed(request), context):
+            async for response in method(read(request), context):
                 yield response
-        except Exception as error:
-            await _abort(context, error)
-
-    return call
-
-
-def _stream_unary(method: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(requests: AsyncIterator[Any], context: Any) -> Any:
-        try:
-            return await method(_well_formed_each(requests), context)
-        except Exception as error:
-            await _abort(context, error)
-
-    return call
-
-
-def _stream(method: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(requests: AsyncIterator[Any], context: Any) -> None:
-        try:
-            await method(_well_formed_each(requests), context)
         except Exception as error:
             await _abort(context, error)
 

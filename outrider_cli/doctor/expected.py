@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from draft_service.translating import StringTranslator, TokenTranslator, Translator
+from draft_service.translators import StringTranslator, TokenTranslator, Translator
 from outrider.engine.cache import Session
 from outrider.engine.calibrate import quick_costs
 from outrider.engine.guesser import guesser

@@ -21,7 +21,7 @@ from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
 from outrider.engine.job import Lease, Step
 from outrider.engine.layout import LayoutSeconds
-from outrider.engine.measurements import Measured, Measurements, forget, read
+from outrider.engine.measurements import MeasuredModel, Measurements, forget, read
 from outrider.engine.model import Chunk, Layout, ModelDescription, Numerics, Rollback, Row
 from outrider.engine.preparation import SOON, Preparation, Prepared
 from outrider.model_service.config import ModelConfig
@@ -29,7 +29,7 @@ from outrider.model_service.run import kept_measurements
 from tests.support.toy import ToyModel
 
 ALL_LAYOUTS = tuple(Layout(*each) for each in itertools.product((False, True), repeat=2))
-MEASURED = Measured(
+MEASURED = MeasuredModel(
     2,
     [Point(1, 0.02, 1e-5), Point(4, 0.05, 3e-5)],
     is_disturbed=False,

@@ -23,7 +23,7 @@ from outrider.engine.llama_candidates import Candidates
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.llama_sampling import ChainSampler, Links
 from outrider.engine.model import Chunk, Numerics, Row, Sampler
-from outrider.engine.workers import Outcome, Work, Workers
+from outrider.engine.workers import Work, Workers, WorkResult
 from outrider.errors import Draining, RoundSuperseded
 from outrider.messages import Answer, Form, LogprobOptions, Round, Rule, SessionParameters, Span
 from outrider.model_service import run as run_module
@@ -54,7 +54,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_module, "_LEAST_SECONDS", 1e-12)
 
 
-def run(workers: Workers[int], works: Sequence[Callable[[], Any]]) -> list[Outcome]:
+def run(workers: Workers[int], works: Sequence[Callable[[], Any]]) -> list[WorkResult]:
     """Run works for the owners 0, 1, ...; return what came of each of them."""
     for owner, each in enumerate(works):
         workers.add(owner, Work(each))

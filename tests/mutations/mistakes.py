@@ -410,6 +410,13 @@ MISTAKES = (
         ("tests/unit/test_health.py",),
     ),
     Mistake(
+        "a target that is away ends a text after some tries, as one that fails",
+        "orchestrator/fail_over.py",
+        "self._count += failed.is_counted",
+        "self._count += 1",
+        ("tests/unit/test_fail_over.py",),
+    ),
+    Mistake(
         "an engine that was idle before it was asked anything is stuck",
         "outrider/core/health.py",
         "min(waited, idle) > max",
@@ -777,9 +784,9 @@ MISTAKES = (
     ),
     Mistake(
         "a stream that was closed is still read",
-        "orchestrator/attempts.py",
-        "            if not link.is_closed:\n",
-        "            if True:\n",
+        "orchestrator/link.py",
+        "        if not self.is_closed:\n",
+        "        if True:\n",
         ("tests/unit/test_attempts.py",),
     ),
     # --- when a frame is due, and what tokens are worth ---

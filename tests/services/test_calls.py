@@ -181,11 +181,11 @@ async def test_a_target_says_how_many_tokens_it_decodes_and_an_embedding_counts(
         assert after.decoding_token_count == 0
         assert after.decode_count == before.decode_count + 1
         assert after.token_count == before.token_count + 200
-        usual, model = pooled.expected(0).decode, pooled.peer.model
+        usual, model = pooled.token_seconds, pooled.peer.model
         assert model is not None
         model.activity.decoding_token_count = 5120
-        longer = pooled.expected(0).decode - usual
-        assert longer == pytest.approx((5120 - 512) * pooled.read_seconds)
+        longer = pooled.decode_seconds - usual
+        assert longer == pytest.approx(5120 * pooled.read_seconds)
 
 
 class Failing(TargetServicer):
@@ -297,7 +297,10 @@ OTHER = [*WHOLE[:4], 50, *WHOLE[5:]]
     before="the text began as the first search found it, and ended as the second one did",
     now="it is repeated up to seven times more; then it ends with UNAVAILABLE, which says so",
 )
-async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_says_so() -> None:
+async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     answers = [WHOLE[:5], OTHER, OTHER, WHOLE]
     async with over(role_of(Finds, answers=answers)) as (orchestrator, _):
         assert await search(orchestrator) == WHOLE

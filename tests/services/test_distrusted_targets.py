@@ -334,7 +334,7 @@ async def test_a_target_that_has_no_room_for_years_is_asked_again_soon(
     left = [1]
     async with over(*[odd(have_no_room, left, 0)] * 2, pace=PACE) as (orchestrator, _):
         await write_until(lambda: not left[0], orchestrator)
-        await eventually(lambda: not any(each.is_busy for each in orchestrator.pool.targets))
+        await eventually(lambda: not any(each.is_full for each in orchestrator.pool.targets))
     assert len(asked_again) == len(set(asked_again))
 
 
@@ -386,7 +386,7 @@ async def test_a_text_that_grows_between_its_targets_faults_goes_on_to_its_end()
 async def test_another_target_that_is_about_to_come_back_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.driver.MOST_FAILURES", ENDLESS)
+    monkeypatch.setattr("orchestrator.fail_over.MOST_FAILURES", ENDLESS)
     monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left = [ENDLESS]
     async with over(odd(refuse, left, honest=0), TARGET, pace=PACE) as (orchestrator, [_, good]):

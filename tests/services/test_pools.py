@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.leases import Lease
+from orchestrator.leases import PeerLease
 from orchestrator.names import Name, may_have_records
 from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
@@ -259,7 +259,7 @@ async def test_a_target_that_stops_gets_nothing_new_and_ends_what_it_has() -> No
         assert completion.statistics.target_fault_count == 0
 
 
-def end(leases: Iterable[Lease[PooledTarget]]) -> None:
+def end(leases: Iterable[PeerLease[PooledTarget]]) -> None:
     for each in leases:
         each.end()
 
@@ -284,7 +284,7 @@ async def test_turns_of_a_chat_stay_where_their_prefix_is(
 
         one, other = prompt(64), prompt(64, 7)
         assert await turn(one) == 0
-        elsewhere = [Lease(first) for _ in range(3)]  # somebody writes there, for the moment
+        elsewhere = [PeerLease(first) for _ in range(3)]  # somebody writes there, for the moment
         assert await turn(other) == 1
         end(elsewhere)
         for _ in range(3):
@@ -301,13 +301,13 @@ async def test_a_text_goes_on_at_another_target_when_one_has_no_room() -> None:
             others = [asyncio.create_task(generate(another, each)) for each in long]
             await eventually(lambda: another.pool.targets[0].generation_count == 4)
             await asyncio.sleep(0.5)
-            elsewhere = [Lease(free) for _ in range(3)]
+            elsewhere = [PeerLease(free) for _ in range(3)]
             asked = request(token_limit=40, n_max=0)
             writing = asyncio.create_task(generate(those.orchestrator, asked))
             await eventually(lambda: full.generation_count == 1)
             end(elsewhere)
             await eventually(lambda: free.generation_count == 1)
-            assert full.generation_count == 0 and full.is_busy
+            assert full.generation_count == 0 and full.is_full
             assert_right(await writing, asked)
             for each in others:
                 each.cancel()
@@ -380,7 +380,7 @@ async def behind_a_name(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[list[ModelProcess], Pool]]:
     """Run two targets on one port of two addresses, and a pool that knows only their name."""
-    monkeypatch.setattr("orchestrator.names._RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.names.DESCRIBE_SECONDS", 0.05)
     monkeypatch.setattr("orchestrator.names.may_have_records", lambda address: True)
     async with running(ModelProcess(TARGET, target, pace=PACE)) as one:
         port = one.address.rpartition(":")[2]
@@ -480,7 +480,7 @@ async def test_each_text_at_a_target_that_pads_costs_rows_of_its_own() -> None:
     target.costs.table = target._loaded = CostTable([(2, 0.01), (4, 0.02), (8, 0.04)])
     seconds = []
     for count in range(3):
-        target.leases = {Lease(target) for _ in range(count)}
+        target.leases = {PeerLease(target) for _ in range(count)}
         seconds.append(target.token_seconds)
     assert seconds == pytest.approx([0.01, 0.02, 0.03])
     await target.peer.close()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from draft_service.runner_ups import Branch, RunnerUps
+from draft_service.runner_ups import RunnerUpLine, RunnerUps
 from outrider.core.actions import Commit, End, Wake
 from outrider.core.counts import Counts
 from outrider.core.generation import Generation
@@ -590,7 +590,7 @@ class _Draft(_Peer):
         self._spent = self._queue = 0.0
         self._unread = self._until = 0
         self._tree = RunnerUps()
-        self._taken: list[Branch] = []  # that the current decode extends
+        self._taken: list[RunnerUpLine] = []  # that the current decode extends
         self._is_complete = False  # all of the order's line was sent
 
     def open(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from orchestrator.attempts import Attempts
 from orchestrator.event_queue import EventQueue
-from orchestrator.link import Link
+from orchestrator.link import Attempts, Link
 from orchestrator.streams import StreamLost
 from outrider.messages import Rule, SessionParameters
 from outrider.sampling import SamplingParameters
@@ -84,10 +84,10 @@ async def test_what_still_waits_of_a_closed_stream_is_read_by_nobody() -> None:
     stream.messages.put_nowait("first")
     await until(lambda: side.got == ["first"])
     assert side.attempts.link is not None
-    receive = side.attempts.link._receive
+    take = partial(side.attempts.link._take, "late")
 
     def close_it() -> None:
-        receive("late")  # it joins what waits, as this event is not over
+        side.events.happen(take)  # it joins what waits, as this event is not over
         side.attempts.close()
 
     side.events.happen(close_it)

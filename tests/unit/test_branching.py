@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from outrider.core.branching import Guess, best_count, grow
+from outrider.core.branching import Chain, best_count, grow
 from outrider.costs import CostTable
 from outrider.trees import ROOT, Tree
 
@@ -30,20 +30,20 @@ def expected(parents: Sequence[int], ranks: Sequence[float]) -> float:
 
 
 def test_guesses_that_agree_share_their_nodes() -> None:
-    grown = grow([Guess([5, 6, 7], [0.9, 0.8, 0.5]), Guess([5, 8], [0.7, 0.5])], 10)
+    grown = grow([Chain([5, 6, 7], [0.9, 0.8, 0.5]), Chain([5, 8], [0.7, 0.5])], 10)
     assert grown.tree == Tree([5, 6, 7, 8], [ROOT, 0, 1, 0])
-    # The second guess has of what the first leaves behind 5: .5 of 1 - .8.
+    # The second chain has of what the first leaves behind 5: .5 of 1 - .8.
     assert grown.survivals == pytest.approx([0.9, 0.72, 0.36, 0.09])
     assert grown.origins == [(0, 0), (0, 1), (0, 2), (1, 1)]
 
 
 def test_nodes_come_in_falling_order_and_after_what_they_follow() -> None:
-    guesses = [
-        Guess([1, 2, 3, 4], [0.5, 1.0, 0.9, 0.1]),
-        Guess([5, 6, 7], [0.9, 1.0, 0.9]),
-        Guess([5, 8], [1.0, 1.0]),
+    chains = [
+        Chain([1, 2, 3, 4], [0.5, 1.0, 0.9, 0.1]),
+        Chain([5, 6, 7], [0.9, 1.0, 0.9]),
+        Chain([5, 8], [1.0, 1.0]),
     ]
-    grown = grow(guesses, 10)
+    grown = grow(chains, 10)
     assert list(grown.survivals) == sorted(grown.survivals, reverse=True)
     Tree.checked(grown.tree.token_ids, grown.tree.parents)
     # What follows one node is never more likely than the node.
@@ -55,15 +55,15 @@ def test_nodes_come_in_falling_order_and_after_what_they_follow() -> None:
 
 @pytest.mark.parametrize("leaf_limit", [1, 2, 3])
 def test_a_tree_has_no_more_nodes_or_leaves_than_it_may(leaf_limit: int) -> None:
-    guesses = [Guess([first, 9, 9, 9], [0.4, 0.9, 0.9, 0.9]) for first in range(5)]
+    chains = [Chain([first, 9, 9, 9], [0.4, 0.9, 0.9, 0.9]) for first in range(5)]
     for most in range(1, 20):
-        grown = grow(guesses, most, leaf_limit)
+        grown = grow(chains, most, leaf_limit)
         assert len(grown.tree) <= most and len(grown.tree.leaves) <= leaf_limit
-    assert len(grow(guesses, 4 * leaf_limit, leaf_limit).tree) == 4 * leaf_limit
+    assert len(grow(chains, 4 * leaf_limit, leaf_limit).tree) == 4 * leaf_limit
 
 
 def test_no_guess_is_no_tree() -> None:
-    assert len(grow([], 5).tree) == 0 and len(grow([Guess([], [])], 5).tree) == 0
+    assert len(grow([], 5).tree) == 0 and len(grow([Chain([], [])], 5).tree) == 0
 
 
 def test_rows_are_verified_as_far_as_they_pay() -> None:

@@ -1,9 +1,10 @@
-"""When a peer is ejected and for how long, when a text has had enough, and what silence is."""
+"""When a peer is ejected and for how long, and what silence is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import TypedDict
 
 import pytest
 
@@ -11,8 +12,6 @@ from outrider.backoff import Backoff
 from outrider.core.health import (
     LOOK_SECONDS,
     TIMEOUT,
-    Expected,
-    Failures,
     Health,
     Silence,
     State,
@@ -105,16 +104,18 @@ def test_at_least_half_of_the_targets_are_used_however_all_behave() -> None:
     assert admitted([(bad[0], 1), (Health(), 0)], 6.0) == [1]
 
 
-def test_failures_count_as_long_as_the_text_does_not_grow() -> None:
-    failures = Failures[str]()
-    assert [failures.note("a", length) for length in (7, 7, 8, 8)] == [1, 2, 1, 2]
-    assert failures.note("b", 8) == 3 and failures.targets == ["a", "b"]
-    assert failures.note("b", 30) == 1 and failures.targets == ["b"]
-
-
 # --- silence, on a virtual clock ---
 
 LOOK_EVERY = 5.0  # of a peer at its engine, a little out of step with the generation's looks
+
+
+class Expected(TypedDict):
+    """The seconds that a decode and an answer should take."""
+
+    decode: float
+    answer: float
+
+
 QUICK = Expected(decode=0.5, answer=2.0)
 
 Decodes = Callable[[float], int]
@@ -158,7 +159,7 @@ def given_up(
             known, next_look = decodes(now), now + LOOK_EVERY
         if now >= sent:
             wait.note_look(now)
-        why = overdue(wait.seconds, idle.seconds, timeout, expected, 0)
+        why = overdue(wait.seconds, idle.seconds, timeout, **expected)
         if why is not None:
             return why.name.lower(), now - sent
     return "", until - sent
@@ -185,12 +186,12 @@ def test_a_slow_target_has_several_times_its_longest_decode(decode: float) -> No
 @pytest.mark.parametrize("answer", [100.0, float("inf")], ids=["a long prompt", "a full target"])
 @pytest.mark.parametrize("between", [0.1, 1.0, 5.0, 14.0])
 def test_a_target_that_works_is_waited_for(between: float, answer: float) -> None:
-    assert given_up(each(between), Expected(0.5, answer)) == ("", 600.0)
+    assert given_up(each(between), Expected(decode=0.5, answer=answer)) == ("", 600.0)
 
 
 @pytest.mark.parametrize("answer", [0.1, 2.0, 10.0, 20.0])
 def test_a_target_that_works_and_says_nothing_is_asked_once_more(answer: float) -> None:
-    why, after = given_up(each(0.1), Expected(0.5, answer))
+    why, after = given_up(each(0.1), Expected(decode=0.5, answer=answer))
     assert why == "late"
     enough = 2 * max(TIMEOUT, 8 * answer)
     assert enough < after <= enough + 2 * LOOK_SECONDS
@@ -200,7 +201,7 @@ def test_each_time_it_is_asked_again_it_has_twice_as_long() -> None:
     wait, tries, asked = Silence(LOOK_SECONDS), 0, []
     for now in steps(0.0, 1000.0, LOOK_SECONDS):
         wait.note_look(now)
-        if overdue(wait.seconds, 0.0, 20.0, Expected(decode=1.0, answer=2.0), tries):
+        if overdue(wait.seconds, 0.0, 20.0, **QUICK, tries=tries):
             asked.append(now)
             tries += 1
             wait.note_word()
@@ -223,7 +224,7 @@ def test_an_engine_that_was_idle_before_a_round_has_the_whole_time_for_it() -> N
         idle.note_look(now)
         wait.end()
     assert idle.seconds == 1000.0 and wait.seconds == 0.0
-    assert overdue(wait.seconds, idle.seconds, TIMEOUT, QUICK, 0) is None
+    assert overdue(wait.seconds, idle.seconds, TIMEOUT, **QUICK) is None
 
 
 def test_a_word_begins_the_wait_anew_and_what_is_unknown_counts_for_nothing() -> None:

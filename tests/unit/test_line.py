@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draft_service.drafter import Drafter, Line, UnreadText
+from draft_service.drafter import DraftedText, Drafter, UnreadText
 from draft_service.local_sources import INSTEAD, LocalSources, acceptances
 from outrider.drafters.source import READ_AT_ONCE
 from outrider.engine.cache import Session
@@ -32,19 +32,19 @@ WARM = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 def test_a_new_line_starts_at_the_end_of_the_committed_text() -> None:
-    line = Line(Rule.MATCH)
+    line = DraftedText(Rule.MATCH)
     line.follow(Span(0, [1, 2, 3]), [])
     assert (line.base, line.token_ids) == (3, [1, 2, 3])
 
 
 def test_without_a_line_the_held_tokens_stand_for_the_text() -> None:
-    line = Line(Rule.MATCH)
+    line = DraftedText(Rule.MATCH)
     line.follow(Span(2, [3]), [1, 2, 9, 9])
     assert (line.base, line.token_ids) == (3, [1, 2, 3])
 
 
 def test_a_span_past_what_is_held_is_refused_and_starts_no_line() -> None:
-    line = Line(Rule.MATCH)
+    line = DraftedText(Rule.MATCH)
     with pytest.raises(PositionPastCache) as caught:
         line.follow(Span(3, [4]), [1, 2])
     assert caught.value.held == 2
@@ -52,7 +52,7 @@ def test_a_span_past_what_is_held_is_refused_and_starts_no_line() -> None:
 
 
 def test_a_span_past_the_line_is_refused_and_leaves_it_alone() -> None:
-    line = Line(Rule.MATCH)
+    line = DraftedText(Rule.MATCH)
     line.follow(Span(0, [1, 2]), [])
     with pytest.raises(PositionPastCache) as caught:
         line.follow(Span(5, [4]), [1, 2, 3, 4, 5, 6])
@@ -60,8 +60,8 @@ def test_a_span_past_the_line_is_refused_and_leaves_it_alone() -> None:
     assert (line.base, line.token_ids) == (2, [1, 2])
 
 
-def drafted(rule: Rule, committed: list[int], guesses: list[int]) -> Line:
-    line = Line(rule)
+def drafted(rule: Rule, committed: list[int], guesses: list[int]) -> DraftedText:
+    line = DraftedText(rule)
     line.follow(Span(0, committed), [])
     line.token_ids += guesses
     return line

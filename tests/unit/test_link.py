@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from orchestrator import link as links
+from orchestrator.event_queue import EventQueue
 from orchestrator.link import Link
 from orchestrator.streams import StreamLost
 
@@ -41,11 +42,24 @@ class Fake:
         self._over.set()
 
 
+class Events(EventQueue[Any]):
+    """Events that happen at once, of which too many wait where that is said."""
+
+    def __init__(self, is_full: bool) -> None:
+        super().__init__(lambda: ())
+        self._says_full = is_full
+
+    @property
+    def is_full(self) -> bool:
+        return self._says_full
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 async def test_a_link_that_is_closed_cancels_its_stream_and_no_read(is_full: bool) -> None:
     """gRPC keeps some 100 bytes for each stream whose read was cancelled."""
     stream, got, lost = Fake(), list[Any](), list[Any]()
-    link = Link(OPENING, stream, got.append, lambda: is_full, lambda *each: lost.append(each))
+    events = Events(is_full)
+    link = Link(OPENING, stream, events, got.append, lambda *each: lost.append(each))
     await asyncio.sleep(0.02)
     assert got == ["first"]
     link.close()

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.core.actions import Commit
 from outrider.core.generation import Generation
-from outrider.core.own_draft import OwnDraft
+from outrider.core.own_draft_state import OwnDraftState
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
@@ -285,8 +285,8 @@ def test_where_rows_are_no_samples_the_service_drafts(policy: Policy):
     assert its.own_draft.count == 0 < its.draft_count(10)
 
 
-def own_draft(read_time: float) -> OwnDraft:
-    return OwnDraft(DraftRates(token_time=Mean(0.0016), read_time=Mean(read_time)))
+def own_draft(read_time: float) -> OwnDraftState:
+    return OwnDraftState(DraftRates(token_time=Mean(0.0016), read_time=Mean(read_time)))
 
 
 def test_one_that_reads_a_long_text_is_not_taken_for_silent():
@@ -302,7 +302,7 @@ def test_what_reading_a_long_text_takes_is_learned_from_the_rounds_it_read_in() 
     for _ in range(4):
         own.note_nothing(4000, 1, 0.3)
     own.note_drafted(0.1 + 3 * 0.0016, 3, True, 4004, 1.0)
-    after = OwnDraft(own.rates)
+    after = OwnDraftState(own.rates)
     assert after.reading_seconds(4004) == pytest.approx(0.8, rel=0.05), "twice what was known"
     assert own.reading_seconds(4004) == 0.0, "it has read that"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draft_service.own_prompts import OwnPromptReader, own_prompt_ids
+from draft_service.own_prompt_reader import OwnPromptReader, own_prompt_ids
 from outrider.translation import TokenTable, Translation
 from tests.support.toy import BOS, ToyModel
 

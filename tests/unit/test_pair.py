@@ -140,13 +140,18 @@ def test_another_process_is_learned_anew() -> None:
     pair.count_generations(3)
     target.model = Described(20.0, seconds=4).model
     pair._check()
-    assert pair.pair.costs is not before.costs and pair.pair.rates is not before.rates
+    assert pair.pair.costs is not before.costs
+    assert pair.pair.rates is before.rates, "the draft and the weights are the same"
     assert pair.standing.costs is pair.pair.costs
     assert pair.pair.costs.generation_count == 3, "those that write go on"
     its.model = Described(2.0, seconds=4).model
     now = pair.pair
     pair._check()
     assert pair.pair.costs is now.costs and pair.pair.rates is not now.rates
+    now = pair.pair
+    target.model.identity = bytes([7] * 32)
+    pair._check()
+    assert pair.pair.rates is not now.rates, "it drafts for other weights"
 
 
 def test_how_good_sources_without_a_model_are_is_known_beside_every_draft() -> None:
@@ -180,7 +185,7 @@ def test_a_peer_that_was_ejected_gets_nothing_and_then_one_text_that_tries_it(
     def lease() -> Any:
         if role == "target":
             return pool.lease_target([5], OPENING)
-        return pool.lease_draft(Rule.MATCH, pool.standing)
+        return pool.lease_draft(Rule.MATCH)
 
     bad.note_failure("it sent what cannot be")
     assert bad.obstacle() == "ejected for 5 s: it sent what cannot be" and not good.obstacle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -12,106 +13,100 @@ from outrider.core.route import (
     BLOCK,
     MOST_PASSED_OVER,
     MOST_RECORDS,
-    DraftOffer,
     HeldTexts,
-    TargetOffer,
-    choose,
+    RankedPeer,
     dialled,
     digests_of,
+    seconds_of_draft,
+    seconds_of_target,
     weights_served,
 )
 
-DRAFT = DraftOffer(token_seconds=0.01, latency_seconds=0.02, acceptance=0.7, session_count=4)
-TARGET = TargetOffer(
-    session_count=4,
-    unread_count=0,
-    prompt_count=1000,
-    cached_count=0,
-    read_seconds=0.001,
-    token_seconds=0.01,
-)
+DRAFT = {"text_count": 0, "token_seconds": 0.01, "latency_seconds": 0.02, "acceptance": 0.7}
+TARGET = {
+    "text_count": 0,
+    "session_count": 4,
+    "token_seconds": 0.01,
+    "read_seconds": 0.001,
+    "queued_count": 0,
+    "unread_count": 1000,
+}
 
 
-def chosen(*offers: Any) -> Any:
-    return offers[choose(offers)]
+def draft(**changed: Any) -> float:
+    return seconds_of_draft(**{**DRAFT, **changed})
+
+
+def target(**changed: Any) -> float:
+    return seconds_of_target(**{**TARGET, **changed})
 
 
 @pytest.mark.parametrize(
-    "better",
+    ("better", "fair"),
     [
-        replace(DRAFT, token_seconds=0.005),
-        replace(DRAFT, latency_seconds=0.001),
-        replace(DRAFT, acceptance=0.8),
-        replace(TARGET, cached_count=900),
-        replace(TARGET, read_seconds=0.0005),
-        replace(TARGET, token_seconds=0.005),
+        (draft(token_seconds=0.005), draft()),
+        (draft(latency_seconds=0.001), draft()),
+        (draft(acceptance=0.8), draft()),
+        (target(unread_count=100), target()),
+        (target(read_seconds=0.0005), target()),
+        (target(token_seconds=0.005), target()),
     ],
     ids=["quicker", "nearer", "more often right", "holds more", "reads quicker", "writes quicker"],
 )
-def test_the_better_peer_is_leased_wherever_it_stands(better: Any) -> None:
-    fair = DRAFT if isinstance(better, DraftOffer) else TARGET
-    for offers in permutations([fair, better, fair]):
-        assert chosen(*offers) is better
+def test_the_better_peer_takes_less_time(better: float, fair: float) -> None:
+    assert better < fair
 
 
-@pytest.mark.parametrize("fair", [DRAFT, TARGET], ids=["draft", "target"])
-def test_of_equal_peers_texts_go_where_the_fewest_are(fair: Any) -> None:
+def test_the_quickest_peer_is_leased_wherever_it_stands() -> None:
+    quick, fair = RankedPeer(seconds=1.0), RankedPeer(seconds=2.0)
+    for peers in permutations([fair, quick, fair]):
+        assert min(peers) is quick
+
+
+@pytest.mark.parametrize("role", [draft, target])
+def test_of_equal_peers_texts_go_where_the_fewest_are(role: Callable[..., float]) -> None:
     counts = [0, 0, 0]
     for _ in range(9):
-        counts[choose([replace(fair, generation_count=n) for n in counts])] += 1
+        peers = [RankedPeer(seconds=role(text_count=n), text_count=n) for n in counts]
+        counts[peers.index(min(peers))] += 1
     assert counts == [3, 3, 3]
 
 
-@pytest.mark.parametrize("fair", [DRAFT, TARGET], ids=["draft", "target"])
-def test_an_idle_peer_that_looks_bad_is_tried_again_after_a_while(fair: Any) -> None:
-    bad = replace(fair, token_seconds=1.0)
-    assert chosen(replace(bad, passed_over=MOST_PASSED_OVER - 1), fair) is fair
-    again = replace(bad, passed_over=MOST_PASSED_OVER)
-    assert chosen(fair, again) is again
-    assert chosen(fair, replace(again, generation_count=4)) is fair
+def test_an_idle_peer_that_looks_bad_is_tried_again_after_a_while() -> None:
+    fair, bad = RankedPeer(seconds=1.0), RankedPeer(seconds=9.0, passed_over=MOST_PASSED_OVER)
+    assert min(fair, replace(bad, passed_over=MOST_PASSED_OVER - 1)) is fair
+    assert min(fair, bad) is bad
+    assert min(fair, replace(bad, text_count=4)) is fair
 
 
 def test_a_quick_draft_far_away_yields_to_a_slower_one_nearby() -> None:
-    far = replace(DRAFT, token_seconds=0.005, latency_seconds=0.1)
-    assert chosen(far, DRAFT) is DRAFT
+    assert draft() < draft(token_seconds=0.005, latency_seconds=0.1)
 
 
 def test_a_draft_that_holds_the_text_is_leased_before_one_that_has_to_read_it() -> None:
-    reads = replace(DRAFT, unread_seconds=0.5)
-    assert chosen(reads, DRAFT) is DRAFT
-    quicker = replace(reads, token_seconds=0.006)
-    assert chosen(DRAFT, quicker) is quicker  # its tokens make up for that
+    assert draft() < draft(unread_seconds=0.5)
+    # Its tokens make up for that.
+    assert draft(unread_seconds=0.5, token_seconds=0.006) < draft()
 
 
-def test_a_draft_without_room_is_leased_only_where_none_has_any() -> None:
-    full = replace(DRAFT, token_seconds=0.0001, generation_count=4)
-    assert chosen(full, DRAFT) is DRAFT
-    worse = replace(DRAFT, generation_count=4)
-    assert chosen(worse, full) is full
-
-
-def test_a_target_that_said_it_has_no_room_is_the_last_to_be_asked() -> None:
-    busy = replace(TARGET, cached_count=1000, is_full=True)
-    assert chosen(busy, TARGET) is TARGET
-    assert chosen(busy) is busy
+def test_a_peer_without_room_is_leased_only_where_none_has_any() -> None:
+    full = RankedPeer(seconds=0.1, is_full=True)
+    assert min(full, free := RankedPeer(seconds=1.0)) is free
+    assert min(full, replace(full, seconds=1.0)) is full
 
 
 def test_the_expected_time_is_the_queue_what_is_to_be_read_and_a_text() -> None:
-    offer = replace(TARGET, cached_count=600, unread_count=200)
-    assert offer.queue_seconds == pytest.approx(0.2)
-    assert offer.seconds == pytest.approx(0.2 + 0.4 + 1.28)
+    assert target(unread_count=400, queued_count=200) == pytest.approx(0.2 + 0.4 + 1.28)
 
 
 def test_a_text_that_would_have_to_wait_counts_those_that_end_before_it() -> None:
-    full = replace(TARGET, generation_count=4)
-    assert full.queue_seconds == pytest.approx(1.28 / 4)
-    assert replace(full, generation_count=3).queue_seconds == 0.0
+    assert target(text_count=4) - target() == pytest.approx(1.28 / 4)
+    assert target(text_count=3) == target()
 
 
 def test_a_prefix_is_left_where_the_queue_is_longer_than_reading_it() -> None:
-    holds = replace(TARGET, cached_count=1000, unread_count=900)
-    assert chosen(holds, TARGET) is holds
-    assert chosen(replace(holds, unread_count=1100), TARGET) is TARGET
+    assert target(unread_count=0, queued_count=900) < target()
+    assert target() < target(unread_count=0, queued_count=1100)
 
 
 @pytest.mark.parametrize(

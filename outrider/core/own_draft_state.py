@@ -11,7 +11,7 @@ _READ_AT_ONCE = 64
 """Tokens of a text that it reads in a round, at least, before it can draft: those of one decode."""
 
 
-class OwnDraft:
+class OwnDraftState:
     """Whether it holds the text, and whether it answers at all."""
 
     def __init__(self, rates: DraftRates) -> None:
