@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
-from tests.support.commands import Command, environment, until
+from tests.support.commands import Command, environment, run_here, until
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPOSE = DEPLOY / "compose.yaml"
@@ -70,7 +70,7 @@ def reached(tmp_path: Path) -> dict[str, str]:
 def asked(command: str, reached: dict[str, str], *more: str) -> Any:
     """Return what the command says to a client in the orchestrator's container."""
     place = ("--orchestrator", reached["orchestrator"], "--token-file", reached["token"])
-    return Command(command, *place, *more).finish()
+    return run_here(command, *place, *more)
 
 
 def test_the_draft_of_the_compose_file_dials_in_and_is_used(reached: dict[str, str]) -> None:

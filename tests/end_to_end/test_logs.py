@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
-from tests.support.commands import Command, service, status, until
+from tests.support.commands import run_here, service, status, until
 
 CANARY = "canary_in_the_prompt"
 
@@ -33,10 +33,10 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ):
         until(lambda: "\nspeculating with " in status(orchestrator).out)
         ask = ("generate", "--orchestrator", orchestrator, "--n-predict", "20", "--prompt")
-        assert Command(*ask, f"def {CANARY}():").finish().code == 0
+        assert run_here(*ask, f"def {CANARY}():").code == 0
         # Errors are where a text slips into a log.
-        assert Command(*ask, f"{CANARY} " * 2000).finish().code == 1
-        assert Command(*ask, CANARY, "--stop", CANARY * 250).finish().code == 1
+        assert run_here(*ask, f"{CANARY} " * 2000).code == 1
+        assert run_here(*ask, CANARY, "--stop", CANARY * 250).code == 1
     return {role: log(folder / role).read_text() for role in ("target", "draft", "orchestrator")}
 
 

@@ -20,15 +20,15 @@ import trustme
 
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.certificates import token_of, write_certificates, write_tokens
-from tests.support.commands import GREEDY, Command, outrider_json, service, status, until
+from tests.support.commands import GREEDY, Command, outrider_json, run_here, service, status, until
 
 FAST = ("--threads", "1", "--draft-threads", "1", "--n-draft", "4", "--listen", "127.0.0.1:0")
 
 
 @contextmanager
-def up(*arguments: str, cwd: Path | None = None) -> Iterator[Command]:
+def up(*arguments: str) -> Iterator[Command]:
     """Run `outrider up` and leave nothing behind."""
-    command = Command("up", *FAST, *arguments, cwd=cwd)
+    command = Command("up", *FAST, *arguments)
     try:
         yield command
     finally:
@@ -57,11 +57,11 @@ def ready(command: Command) -> list[str]:
     raise AssertionError(f"up ended: {command.finish()}")
 
 
-def tried(line: str, *more: str, cwd: Path | None = None) -> Any:
+def tried(line: str, *more: str) -> Any:
     """Run the command that `up` suggests and return its JSON object."""
     program, *words = shlex.split(line.removeprefix("try:  "))
     assert program == "outrider"
-    return Command(*words, *GREEDY, "--json", "-n", "24", *more, cwd=cwd).finish().json
+    return run_here(*words, *GREEDY, "--json", "-n", "24", *more).json
 
 
 def test_a_pair_is_ready_survives_its_draft_and_stops():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import LOCAL, PROMPT, Command, outrider_json
+from tests.support.commands import LOCAL, PROMPT, outrider_json, run_here
 
 TOKENS = "48"
 RUNS = {
@@ -95,7 +95,7 @@ def read(lines: list[str]) -> Told:
 
 
 def generate(orchestrator: str, *arguments: str) -> str:
-    told = Command("generate", "--orchestrator", orchestrator, *arguments).finish()
+    told = run_here("generate", "--orchestrator", orchestrator, *arguments)
     assert (told.code, told.err) == (0, "")
     return told.out
 
@@ -224,9 +224,7 @@ def test_a_prompt_that_is_too_long_is_told_with_both_numbers(orchestrator: str):
     most = 10 + (1017 - short) // step
     assert count(most) == short + (most - 10) * step <= 1017
     too_long = short + (most + 1 - 10) * step
-    told = Command(
-        "generate", "--orchestrator", orchestrator, "-p", "x = 1\n" * (most + 1)
-    ).finish()
+    told = run_here("generate", "--orchestrator", orchestrator, "-p", "x = 1\n" * (most + 1))
     assert (told.code, told.out) == (1, "")
     assert told.err == f"outrider: prompt too long ({too_long} tokens, max 1017)\n"
 
