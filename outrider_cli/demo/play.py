@@ -39,7 +39,7 @@ _RUNS = 5  # pairs of each request at most; their range has the true median in 1
 _WARM_UP_TOKENS = 24  # tokens of the run that warms up
 _LONGEST_PART = 0.4  # of a request's time, for its first run; what is longer is cut
 _POLL_SECONDS = 0.05  # s; between two looks at the status
-_LEAST_SECONDS = 5.0  # for a request, however long the models took to load
+_LEAST_SHARE = 1 / 8  # of the time, for a request, however long the models took to load
 _STOP_SECONDS = 3.0  # kept for stopping the services
 _GREEDY = SamplingParameters(temperature=0.0)
 
@@ -68,7 +68,7 @@ async def run_demo(seconds: float) -> None:
             progress.say("starting the services")
             address = await services.start()
             async with OutriderClient(address) as client:
-                play = _Play(cast, address, client, progress, end)
+                play = _Play(cast, address, client, progress, end, _LEAST_SHARE * seconds)
                 await services.watch(play.run())
     finally:
         progress.clear()
@@ -90,13 +90,21 @@ class _Play:
     """The three requests."""
 
     def __init__(
-        self, cast: _Cast, address: str, client: OutriderClient, progress: Progress, end: float
+        self,
+        cast: _Cast,
+        address: str,
+        client: OutriderClient,
+        progress: Progress,
+        end: float,
+        least_seconds: float,
     ) -> None:
+        """`end` is when it should be over; each request has `least_seconds` all the same."""
         self._cast = cast
         self._address = address
         self._client = client
         self._progress = progress
         self._end = end
+        self._least_seconds = least_seconds
         self._show = open_show()
 
     async def run(self) -> None:
@@ -110,7 +118,7 @@ class _Play:
         rows = []
         for i, request in enumerate(requests):
             left = self._end - time.monotonic()
-            seconds = max(_LEAST_SECONDS, left / (len(requests) - i))
+            seconds = max(self._least_seconds, left / (len(requests) - i))
             async with AsyncExitStack() as stack:
                 draft = await self._enter_draft(stack, request.is_linked)
                 work = self._run_request(request, f"{i + 1} of {len(requests)}", seconds)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from outrider_cli.demo.download import NotFetched, fetch_model
-from tests.support.commands import Command, Terminal, on_a_terminal, until
+from tests.support.commands import Command, Terminal, until
 from tests.support.processes import DRAFT
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_written_is_named_as_the_reason(
 
 # --- the play, with the bundled pair: no index is within reach ---
 
-SHORT = ("demo", "--seconds", "20")
+SHORT = ("demo", "--seconds", "10")
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
 
 
@@ -190,8 +190,9 @@ def facts_of(shown: str) -> None:
         assert shown.count(place) == 1
     end = shown.rpartition("drafted by")[2].splitlines()
     assert [line.split("  ")[0] for line in end[1:4]] == ["code", "repeats", "repeats, 20 ms"]
-    assert all(line.count(" tok/s") == 2 for line in end[1:4])
-    assert any(line.startswith(("Drafts ", "This target ")) for line in end[4:])
+    # A busy machine may have no time for a second token; the verdict says it then.
+    assert all(line.count(" tok/s") == 2 or line.count("n/a") == 3 for line in end[1:4])
+    assert any(line.startswith(("Drafts ", "This target ", "This machine ")) for line in end[4:])
     assert any("outrider chat -m MODEL.gguf" in line for line in end)
 
 
@@ -203,16 +204,10 @@ def test_a_pipe_gets_plain_lines_of_80_columns():
     facts_of(told.out)
 
 
-def test_a_terminal_gets_colors_and_its_cursor_back():
-    shown = on_a_terminal(*SHORT, **OFFLINE)
-    assert b"\x1b[32maccepted draft" in shown
-    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") > 0
-
-
-@pytest.mark.parametrize("part", ["pip", "target", "1 of 3", "3 of 3"])
+@pytest.mark.parametrize("part", ["pip", "target", "3 of 3"])
 def test_ctrl_c_leaves_nothing_behind(part: str, index: Index, tmp_path: Path):
     index.sent = None
-    demo = Terminal("demo", "--seconds", "20", **({} if part == "pip" else OFFLINE))
+    demo = Terminal(*SHORT, **({} if part == "pip" else OFFLINE))
     try:
         if part == "pip":
             until(lambda: index.asked)
@@ -220,6 +215,7 @@ def test_ctrl_c_leaves_nothing_behind(part: str, index: Index, tmp_path: Path):
             demo.command.wait_for_services(part)
         else:
             demo.wait_for(part)
+            assert b"\x1b[32maccepted draft" in demo.raw and b"\x1b[?25l" in demo.raw
         demo.type(CTRL_C)
         assert demo.wait_for_end() == 130
         until(lambda: not alive(demo.command.mark), 5.0)

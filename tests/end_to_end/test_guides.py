@@ -49,6 +49,11 @@ _LEFT_OUT = re.compile(
 )
 """The tests themselves; and what does the same as others with other options takes half a minute."""
 
+_ALONE = re.compile(
+    r"^ *(\.venv/bin/outrider (?:doctor|generate) --model [^#\\\n]*?) *(?:#.*)?$", re.MULTILINE
+)
+"""A command that needs nothing before it and leaves nothing: another page may have it, too."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -71,8 +76,10 @@ def blocks(page: str) -> Iterator[Block | None]:
 class Shell:
     """Runs blocks in one folder; what runs in the background is stopped by `settle`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, done: set[str]) -> None:
+        """`done` are the commands that worked on other pages, which are not run again."""
         self._folder = folder
+        self._done = done
         self._running: list[subprocess.Popen[bytes]] = []
         kept = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
         # One thread: two would wait for each other whenever the machine is busy. And texts
@@ -86,11 +93,13 @@ class Shell:
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": "",
             "PIP_CONFIG_FILE": os.devnull,
+            "OUTRIDER_DEMO_SECONDS": "10",
         }
 
     def run(self, block: Block) -> None:
         """Run a block; fail if any of its commands does."""
         text = _LEFT_OUT.sub("", re.sub(r"\bgpu\b(?!-)", "localhost", block.text))
+        text = _ALONE.sub(lambda found: "" if found[1] in self._done else found[0], text)
         if block.how == "background":
             self._start(text)
         elif block.how != "skip":
@@ -99,6 +108,7 @@ class Shell:
                 code = self._popen(text, output).wait(PATIENCE)
                 output.seek(0)
                 assert code == 0, f"{text}\n{output.read().decode()}"
+            self._done.update(_ALONE.findall(text))
 
     def _popen(self, text: str, output: object) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -147,14 +157,20 @@ class Shell:
                 process.wait()
 
 
+@pytest.fixture(scope="module")
+def done() -> set[str]:
+    """The commands that worked on some page and leave nothing."""
+    return set()
+
+
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def shell(tmp_path: Path, done: set[str]) -> Iterator[Shell]:
     for entry in ROOT.iterdir():
         if entry.name not in (".git", "build", "README.md"):
             (tmp_path / entry.name).symlink_to(entry)
     (tmp_path / "large.gguf").symlink_to(TARGET)
     (tmp_path / "small.gguf").symlink_to(DRAFT)
-    shell = Shell(tmp_path)
+    shell = Shell(tmp_path, done)
     yield shell
     shell.kill()
 
