@@ -20,12 +20,10 @@ ROUNDS = (
 LETTER = "return getComputedStyle(document.querySelector(arguments[0]), '::before').content"
 
 
-def generate(
-    page: Browser, gateway: Gateway, script: Script, word: str = "Done", seconds: float = 20.0
-) -> None:
+def generate(page: Browser, gateway: Gateway, script: Script) -> None:
     gateway.script = script
     page.click("#generate")
-    until(lambda: page.text("#state").startswith(word), seconds)
+    until(lambda: page.text("#state").startswith("Done"))
 
 
 def table(page: Browser) -> list[list[str]]:
@@ -135,8 +133,8 @@ def test_every_source_can_be_read_and_fits(
     page.resize(width, 700)
     page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
     rounds = [Round([" word", "\n"] * 9, 18, " b", sources=[name] * 18) for name in DRAFTERS]
-    # Ten thousand tokens: one at a time on the page, beside other tests.
-    generate(page, gateway, Script(rounds * 60), seconds=120.0)
+    generate(page, gateway, Script(rounds, times=60))
+    until(lambda: table(page)[0][2] == str(60 * 18))
     for name in DRAFTERS:
         for place in (f".token.from-{name}", f"#sources .from-{name}"):
             assert 4.5 <= page.run(CONTRAST, place) <= 21, (name, place)

@@ -73,6 +73,7 @@ class Script:
     reports: bool = True  # where tokens come from; without, ids alone, as of llama-server
     names_sources: bool = True  # an older gateway does not
     piece: int = 1 << 20  # bytes written to the network at a time
+    times: int = 1  # as many tokens of each source as were told, for large numbers
 
     def messages(self) -> Iterator[Json]:
         """Yield what the stream carries."""
@@ -162,7 +163,8 @@ class Script:
 
     def _source(self, name: str) -> Json:
         accepted = sum(each.who[: each.accepted].count(name) for each in self.rounds)
-        drafted = [*self._who()].count(name)
+        accepted *= self.times
+        drafted = self.times * [*self._who()].count(name)
         told: Json = {
             "name": name,
             "drafted_token_count": drafted,
