@@ -23,6 +23,7 @@ import psutil
 
 import outrider
 import outrider_cli
+from tests.support.processes import EXACT
 
 PROMPT = "def read_config(path):"
 GREEDY = ("--temperature", "0", "--prompt", PROMPT)
@@ -41,9 +42,7 @@ def environment(**more: str) -> dict[str, str]:
     """Return this process's environment with nothing that changes what the command does."""
     kept = {k: v for k, v in os.environ.items() if k != "NO_COLOR" and not k.startswith("OUTRIDER")}
     root = str(Path(outrider.__file__).parents[1])
-    # Texts are compared, and what the default chooses depends on the machine.
-    chosen = {"OUTRIDER_NUMERICS": "exact", "OUTRIDER_DRAFT_NUMERICS": "native"}
-    return {**kept, "PYTHONPATH": root, "TERM": "xterm-256color", **chosen, **more}
+    return {**kept, "PYTHONPATH": root, "TERM": "xterm-256color", **EXACT, **more}
 
 
 class Command:
