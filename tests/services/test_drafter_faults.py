@@ -29,6 +29,7 @@ from tests.support.services import (
     toy,
     written_alone,
 )
+from tests.support.thorough import cells
 from tests.support.toy import NEVER, ToyModel
 
 DRAFTED = messages.TOKEN_ORIGIN_DRAFTED
@@ -70,8 +71,7 @@ async def test_the_text_is_the_same_with_the_draft_on_and_off() -> None:
     assert_right(on, long_request())
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("draft_length", [1, 4, 8])
+@pytest.mark.parametrize(("temperature", "draft_length"), cells([0.0, 0.8], [1, 4, 8], together=1))
 async def test_a_junk_draft_changes_nothing(temperature: float, draft_length: int) -> None:
     async with three_services(target, junk_draft) as trio:
         asked = long_request(temperature=temperature, n_max=draft_length)

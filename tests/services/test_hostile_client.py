@@ -25,7 +25,7 @@ from tests.support.thorough import THOROUGH
 from tests.support.toy import NEVER, ToyModel
 
 LENGTH = 40
-RANDOM_SECONDS = 600.0 if THOROUGH else 8.0
+RANDOM_SECONDS = 600.0 if THOROUGH else 4.0
 
 
 def target() -> ToyModel:

@@ -5,7 +5,6 @@ The seeds are fixed; a correct change of the noise fails the chi-square test wit
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -18,16 +17,6 @@ from outrider import wire
 from outrider.messages import ServiceTime
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-from tests.services.test_rejection_over_the_wire import (
-    ALARM,
-    COUNT,
-    PROMPT,
-    exact_distribution,
-    p_value,
-    starts,
-)
-from tests.services.test_rejection_over_the_wire import draft as small_draft
-from tests.services.test_rejection_over_the_wire import target as small_target
 from tests.support.services import Trio, generate, request, three_services, toy, written_alone
 from tests.support.thorough import cells
 from tests.support.toy import NEVER, ToyModel
@@ -174,29 +163,3 @@ async def test_an_unknown_drafter_is_refused(trio: Trio) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="drafters") as refused:
         await generate(trio.orchestrator, request(drafters=["oracle"]))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_under_rejection_the_distribution_is_the_targets() -> None:
-    """A predicted token is a row of one: what is written instead has the residual distribution."""
-    async with three_services(small_target, small_draft, draft_seconds=30.0) as trio:
-        slots, drafted = asyncio.Semaphore(8), 0
-
-        async def one(seed: int) -> tuple[int, ...]:
-            nonlocal drafted
-            made = request(
-                prompt_tokens=PROMPT,
-                seed=seed,
-                token_limit=COUNT + 1,
-                n_max=2,
-                acceptance=common.ACCEPTANCE_RULE_REJECTION,
-                drafters=["prediction", "suffix"],
-            )
-            made.prediction.tokens.token_ids.extend([3, 4, 3, 4, 3])
-            async with slots:
-                completion = await generate(trio.orchestrator, made)
-            drafted += completion.statistics.drafted_token_count
-            return tuple(completion.token_ids)
-
-        written = list(await asyncio.gather(*(one(seed) for seed in range(350))))
-    assert drafted > 100
-    assert p_value(starts(written), exact_distribution(small_target(), COUNT)) > ALARM

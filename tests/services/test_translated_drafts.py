@@ -20,7 +20,6 @@ from tests.services.test_rejection_over_the_wire import (
     starts,
     texts,
 )
-from tests.services.test_rejection_over_the_wire import draft as small_draft
 from tests.services.test_rejection_over_the_wire import target as small_target
 from tests.support.renamed import Renamed
 from tests.support.services import (
@@ -250,16 +249,6 @@ async def test_a_vocabulary_that_is_none_is_refused(lesson: list[Any]) -> None:
         call = draft.stub.LearnVocabulary(iter(lesson))
         assert (await call.code()).name == "INVALID_ARGUMENT"
         assert not (await draft.stub.GetModel(common.GetModelRequest())).known_vocabulary_keys
-
-
-async def test_rejection_with_a_foreign_draft_has_the_targets_distribution() -> None:
-    """Odds of a false alarm: ALARM."""
-    async with three_services(
-        small_target, lambda: Renamed(small_draft()), draft_seconds=30.0
-    ) as trio:
-        await until_translated(trio.orchestrator)
-        written = await texts(trio.orchestrator, range(SEEDS))
-    assert p_value(starts(written), exact_distribution(small_target(), COUNT)) > ALARM
 
 
 async def test_rejection_with_few_tokens_in_common_has_the_targets_distribution() -> None:
