@@ -26,6 +26,11 @@ OF_A_TARGET = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
+
+
 @pytest.mark.parametrize("name", SUBJECTS)
 async def test_what_is_kept_makes_no_fault(name: str) -> None:
     kept = read_corpus(name)

@@ -377,7 +377,10 @@ async def test_every_target_is_tried_before_the_text_ends(monkeypatch: pytest.Mo
     assert all(its[0] < ENDLESS for its in left)
 
 
-async def test_a_text_that_grows_between_its_targets_faults_goes_on_to_its_end() -> None:
+async def test_a_text_that_grows_between_its_targets_faults_goes_on_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
     left = [ENDLESS]
     async with over(odd(skip_tokens, left, honest=1), pace=PACE) as (orchestrator, _):
         await write_until(lambda: ENDLESS - left[0] > 8, orchestrator)

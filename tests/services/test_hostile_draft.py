@@ -316,7 +316,11 @@ def register_raw(register: Callable[..., None]) -> Callable[..., None]:
     now="of a draft the text needs nothing; a target ends the generation with an error at once",
 )
 @pytest.mark.parametrize("peer", ["draft", "target"])
-async def test_bytes_that_are_no_message_end_their_stream(peer: str) -> None:
+async def test_bytes_that_are_no_message_end_their_stream(
+    peer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)
+
     class Target(TARGET.make_servicer.func):  # type: ignore[misc, name-defined]
         async def Verify(self, request_iterator: Any, context: Any) -> None:
             await context.write(b"\xff\xff\xff")

@@ -75,7 +75,10 @@ async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(trio: 
     before="one call to the target for each, before they were counted",
     now="counted first, and tokenized in one call",
 )
-async def test_logit_biases_are_counted_before_they_are_tokenized(trio: Trio) -> None:
+async def test_logit_biases_are_counted_before_they_are_tokenized(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.backoff.LONGEST_PAUSE", 0.1)  # a toy fails of them
     asked = request(token_limit=2)
     for _ in range(4097):
         asked.sampling.logit_biases.add(text="rain", bias=1.0)
