@@ -581,45 +581,40 @@ async def test_openai_is_refused_a_field_by_the_name_it_sent(
 # --- others ---
 
 
-async def test_litellm_chats(url: str, fake: FakeOrchestrator):
-    script = """
-import json, sys, litellm
-litellm.telemetry = False
-parsed = {"model": "openai/any", "messages": [{"role": "user", "content": "Hi"}],
-        "api_base": sys.argv[1], "api_key": sys.argv[2]}
-whole = litellm.completion(**parsed)
-pieces = list(litellm.completion(**parsed, stream=True, stream_options={"include_usage": True}))
-print(json.dumps([
-    whole.choices[0].message.content,
-    "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices),
-    whole.usage.completion_tokens,
-]))
-"""
-    assert json.loads(await _run(script, url, KEY)) == [fake.text, fake.text, 15]
-
-
 @pytest.mark.fault(
     "others",
     "LiteLLM did not see that a prompt was longer than the context",
     before="Its context_window_fallbacks never fired: the refusal lacked the words it looks for.",
     now="OpenAI's routes answer in those words, and the next model is asked.",
 )
-async def test_litellm_falls_back_to_a_model_with_more_room(url: str, fake: FakeOrchestrator):
+async def test_litellm_chats_and_falls_back_to_a_model_with_more_room(
+    url: str, fake: FakeOrchestrator
+):
     script = """
 import json, sys, litellm
 litellm.telemetry = False
+small, large, key = sys.argv[1:]
+chat = [{"role": "user", "content": "Hi"}]
+parsed = {"model": "openai/any", "messages": chat, "api_base": large, "api_key": key}
+whole = litellm.completion(**parsed)
+pieces = list(litellm.completion(**parsed, stream=True, stream_options={"include_usage": True}))
 def model(name, url):
-    params = {"model": "openai/any", "api_base": url, "api_key": sys.argv[3]}
+    params = {"model": "openai/any", "api_base": url, "api_key": key}
     return {"model_name": name, "litellm_params": params}
-router = litellm.Router([model("small", sys.argv[1]), model("large", sys.argv[2])],
+router = litellm.Router([model("small", small), model("large", large)],
                         context_window_fallbacks=[{"small": ["large"]}], num_retries=0)
-answer = router.completion("small", messages=[{"role": "user", "content": "Hi"}])
-print(json.dumps(answer.choices[0].message.content))
+print(json.dumps([
+    whole.choices[0].message.content,
+    "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices),
+    whole.usage.completion_tokens,
+    router.completion("small", messages=chat).choices[0].message.content,
+]))
 """
     small = FakeOrchestrator()
     small.error = PromptTooLong(900, 508, 512)
     async with serving(small, api_key=KEY) as small_url:
-        assert json.loads(await _run(script, f"{small_url}/v1", url, KEY)) == fake.text
+        told = json.loads(await _run(script, f"{small_url}/v1", url, KEY))
+    assert told == [fake.text, fake.text, 15, fake.text]
 
 
 async def test_instructor_gets_a_model_of_pydantic(url: str, fake: FakeOrchestrator):
