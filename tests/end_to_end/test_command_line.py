@@ -119,13 +119,10 @@ def test_a_service_that_is_no_orchestrator_is_recognised():
         )
 
 
-def test_a_draft_with_another_vocabulary_translates(tmp_path: Path):
+def test_a_draft_with_another_vocabulary_translates(alone: Any, tmp_path: Path):
     draft = write_model(tmp_path / "tiny.gguf")
-    words = ("generate", *LOCAL, "--numerics", "exact", "-n", "16", "--temperature", "0")
-    told = Command(*words, "--draft-model", str(draft)).finish()
-    alone = Command(*words, "--no-draft").finish()
-    assert told.code == 0
-    assert told.out.split("\n\nprompt")[0] == alone.out.split("\n\nprompt")[0] != ""
+    drafted = outrider_json(*LOCAL, "-n", "64", "--draft-model", str(draft))
+    assert drafted["token_ids"] == alone["token_ids"]
 
 
 # --- nothing is left behind ---
@@ -147,11 +144,9 @@ def test_interrupting_stops_the_services():
     assert command.services() == {}
 
 
-@pytest.mark.parametrize("loaded", [False, True], ids=["while loading", "while generating"])
-def test_killing_the_command_stops_the_services(loaded: bool):
+def test_killing_the_command_stops_the_services():
     command = Command("generate", *LOCAL, "-n", "900")
-    command.wait_for_text() if loaded else command.wait_for_services("target", "draft")
+    command.wait_for_text()
     command.process.kill()
     command.finish()
-    # A service that is loading notices when it has loaded.
     until(lambda: not command.services())

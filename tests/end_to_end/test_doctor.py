@@ -110,6 +110,13 @@ async def reached(address: str) -> None:
                 await asyncio.sleep(0.05)
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The options that name a pair which loads and decodes at once."""
+    target, draft = write_pair(tmp_path_factory.mktemp("small"))
+    return ("--model", str(target), "--draft-model", str(draft))
+
+
 # --- this machine ---
 
 
@@ -126,27 +133,26 @@ def test_this_machine_is_fine_with_the_bundled_pair():
     assert TARGET.name in of(found, "build")[0]["message"]
 
 
-def test_a_pipe_gets_one_line_per_finding_and_a_verdict():
-    code, out = run("--listen", f"127.0.0.1:{free_port()}", "--threads", "500")
+def test_a_pipe_gets_one_line_per_finding_and_a_verdict(small: tuple[str, ...]):
+    code, out = run("--listen", f"127.0.0.1:{free_port()}", "--threads", "500", *small)
     assert code == 1
     lines = out.splitlines()
     assert lines[-1] == "This set-up does not work yet: mend the PROBLEM above."
     [at] = [n for n, line in enumerate(lines) if line.startswith("PROBLEM")]
     assert lines[at].startswith("PROBLEM threads   target: 500 threads, but only ")
     assert lines[at + 1].strip().startswith("-> --threads ")
-    assert {line.split()[0] for line in lines[:-1]} == {"ok", "PROBLEM", "->"}
+    assert {line.split()[0] for line in lines[:-1]} - {"note"} == {"ok", "PROBLEM", "->"}
 
 
-@pytest.mark.parametrize("name", ["SIGILL", "SIGSEGV"])
-def test_a_build_that_crashes_is_recognised_and_leaves_the_doctor_alive(name: str, tmp_path: Path):
+def test_a_build_that_crashes_is_recognised_and_leaves_the_doctor_alive(tmp_path: Path):
     package = tmp_path / "llama_cpp"
     package.mkdir()
-    (package / "__init__.py").write_text(DYING.replace("{name}", name))
+    (package / "__init__.py").write_text(DYING.replace("{name}", "SIGSEGV"))
     found = findings(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
     crash = of(found, "build")[0]
     assert crash["level"] == "problem"
     assert crash["message"].startswith(
-        f"llama.cpp died of {name} while decoding several tokens at once ({TARGET.name})"
+        f"llama.cpp died of SIGSEGV while decoding several tokens at once ({TARGET.name})"
     )
     assert "setup" in crash["remedy"]
     # What was found before is still told.
@@ -161,8 +167,8 @@ def test_a_library_that_does_not_load_is_a_problem(tmp_path: Path):
     assert "libllama.so: wrong ELF class" in of(found, "build")[0]["message"]
 
 
-def test_threads_over_the_affinity_are_a_problem():
-    found = findings("--threads", "2", prefix=("taskset", "-c", "0"))
+def test_threads_over_the_affinity_are_a_problem(small: tuple[str, ...]):
+    found = findings("--threads", "2", *small, prefix=("taskset", "-c", "0"))
     assert of(found, "threads")[0] == {
         "check": "threads",
         "level": "problem",
@@ -171,8 +177,8 @@ def test_threads_over_the_affinity_are_a_problem():
     }
 
 
-def test_waiting_that_makes_processes_fight_is_a_problem():
-    problem = of(findings(OMP_WAIT_POLICY="active"), "openmp")[0]
+def test_waiting_that_makes_processes_fight_is_a_problem(small: tuple[str, ...]):
+    problem = of(findings(*small, OMP_WAIT_POLICY="active"), "openmp")[0]
     assert problem["level"] == "problem"
     assert problem["remedy"].startswith("unset OMP_WAIT_POLICY")
 

@@ -6,7 +6,6 @@ import os
 import signal
 
 import grpc
-import pytest
 
 from tests.support.processes import ServiceProcess, Services, running_services
 
@@ -66,9 +65,12 @@ async def test_a_draining_orchestrator_refuses_new_generations() -> None:
         assert services.orchestrator.wait(30) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_an_idle_service_stops_at_once(number: signal.Signals) -> None:
+async def test_an_idle_service_stops_at_once() -> None:
     async with running_services() as services:
-        for process in (services.orchestrator, services.draft, services.target):
+        for process, number in (
+            (services.orchestrator, signal.SIGTERM),
+            (services.draft, signal.SIGINT),
+            (services.target, signal.SIGTERM),
+        ):
             os.kill(process.pid, number)
             assert process.wait(4) == 0

@@ -279,8 +279,9 @@ def _run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     start = words.index("outrider")
     variables = dict(word.split("=", 1) for word in words[:start])
     words = words[start + 1 :]
-    becomes_service = words[0] in ("orchestrator", "target", "draft")
-    if not piped and not becomes_service:
+    # Of those among FLAGS an option is refused first.
+    may_serve = words[0] in ("orchestrator", "target", "draft") and line not in FLAGS.splitlines()
+    if not piped and not may_serve:
         # Where nothing else is typed: guides that run at the same time have the usual address.
         monkeypatch.setenv("OUTRIDER_UP_LISTEN", "127.0.0.1:0")
         for name, value in variables.items():

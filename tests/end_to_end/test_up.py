@@ -115,11 +115,8 @@ def test_chats_may_have_another_template(tmp_path: Path):
 @pytest.mark.parametrize(
     "options",
     [
-        (),
-        ("--token-file=right.token",),
-        ("--token-file=right.token", "--tls-cert=server.pem", "--tls-key=server.key"),
         ("--token-file=right.token", "--tls-cert=gpu.pem", "--tls-key=gpu.key"),
-        ("--tokens=tokens.toml", "--tls-cert=gpu.pem", "--tls-key=gpu.key"),
+        ("--tokens=tokens.toml",),
         ("--tls-cert=server.pem", "--tls-key=server.key", "--tls-client-ca=ca.pem"),
     ],
 )
@@ -147,6 +144,7 @@ def test_killing_up_leaves_no_process_behind():
     with up() as command:
         command.wait_for_services("target", "draft", "orchestrator")
         command.process.kill()
+        # A service that is loading notices when it has loaded.
         until(lambda: not command.services())
 
 

@@ -169,9 +169,8 @@ def test_greedy_text_is_made_of_the_targets_first_candidates(orchestrator: str):
 # --- the comparison ---
 
 
-@pytest.mark.parametrize("name", ["greedy", "sampled"])
-def test_a_comparison_ends_in_a_verdict_and_finds_the_same_text(name: str, orchestrator: str):
-    out = generate(orchestrator, *RUNS[name], "-n", TOKENS, "--compare")
+def test_a_comparison_ends_in_a_verdict_and_finds_the_same_text(orchestrator: str):
+    out = generate(orchestrator, *RUNS["sampled"], "-n", TOKENS, "--compare")
     *_, compared, verdict = out.splitlines()
     rates = r"\d+\.\d tokens/s with drafts, \d+\.\d without"
     assert re.fullmatch(rf"compared  \d+ runs? each: {rates}; same text", compared)

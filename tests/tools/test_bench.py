@@ -14,7 +14,7 @@ from model_making.tasks import make_tasks, write_tasks
 from outrider_bench.cores import why_not_apart
 from outrider_bench.shaper import why_not
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
-from tests.support.commands import Command, Result
+from tests.support.commands import Command, Result, run_here
 
 SMALL = (
     *("--threads", "1", "--draft-threads", "1", "--draft-lengths", "", "--prompts", "2"),
@@ -160,33 +160,30 @@ def test_a_peer_takes_turns_too(tmp_path: Path):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_a_draft_far_away_is_measured_at_every_round_trip(tmp_path: Path):
-    few = ("--prompts", "1", "--tokens", "8")
-    made, out = measured(tmp_path, "--variants", "plain", "--round-trips", "0,30", *few)
-    here, near, far = made["pairs"][0]["blocks"]
-    assert [b["round_trip_ms"] for b in (here, near, far)] == [None, 0, 30]
-    for block in (near, far):
-        assert sorted(turn["variant"] for turn in block["turns"]) == ["measured", "plain", "serial"]
-    assert min(turn["round_trip_seconds"] for turn in far["turns"]) >= 0.030
-    assert "\nround trip to the draft: " in out
-
-
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_a_target_far_away_is_measured_too(tmp_path: Path):
-    few = ("--prompts", "1", "--tokens", "8")
-    made, out = measured(tmp_path, "--variants", "plain", "--target-round-trips", "30", *few)
-    _, far = made["pairs"][0]["blocks"]
-    assert (far["far"], far["round_trip_ms"]) == ("target", 30)
-    assert min(turn["round_trip_seconds"] for turn in far["turns"]) >= 0.030
-    assert "\nround trip to the target: " in out and "round trip to the draft" not in out
+def test_models_far_away_are_measured_at_every_round_trip(tmp_path: Path):
+    few = ("--prompts", "1", "--tokens", "8", "--variants", "plain")
+    far = ("--round-trips", "0,30", "--target-round-trips", "30")
+    made, out = measured(tmp_path, *few, *far)
+    here, *away = made["pairs"][0]["blocks"]
+    assert here["round_trip_ms"] is None
+    places = [(block["far"], block["round_trip_ms"]) for block in away]
+    assert places == [("draft", 0), ("draft", 30), ("target", 30)]
+    for block in away:
+        assert {turn["variant"] for turn in block["turns"]} == {"measured", "plain", "serial"}
+        if block["round_trip_ms"]:
+            assert min(turn["round_trip_seconds"] for turn in block["turns"]) >= 0.030
+    assert "\nround trip to the draft: " in out and "\nround trip to the target: " in out
 
 
 @pytest.mark.skipif(why_not_apart() is not None, reason=str(why_not_apart()))
 def test_services_have_cores_of_their_own_and_other_numerics_stand_beside(tmp_path: Path):
-    few = ("--prompts", "1", "--tokens", "8")
+    text = tmp_path / "text.py"
+    text.write_text("def add(a, b):\n    return a + b\n" * 4)
+    few = ("--prompts", "1", "--tokens", "8", "--prompt-file", str(text))
     made, out = measured(
         tmp_path, "--apart", "--beside-numerics", "exact", "--variants", "plain", *few
     )
+    assert made["settings"]["prompt_file"] == str(text)
     assert "\napart    target on " in out
     pair = made["pairs"][0]
     cores = made["settings"]["cores"]
@@ -195,15 +192,6 @@ def test_services_have_cores_of_their_own_and_other_numerics_stand_beside(tmp_pa
     names = sorted(turn["variant"] for turn in block["turns"])
     assert names == ["measured, exact", "plain", "plain, exact"]
     assert {each["variant"] for each in block["variants"]} == set(names)
-
-
-def test_prompts_are_pieces_of_a_text(tmp_path: Path):
-    text = tmp_path / "text.py"
-    text.write_text("def add(a, b):\n    return a + b\n" * 4)
-    made, _ = measured(
-        tmp_path, "--variants", "plain", "--prompt-file", str(text), "--prompts", "1"
-    )
-    assert made["settings"]["prompt_file"] == str(text)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +203,7 @@ def test_prompts_are_pieces_of_a_text(tmp_path: Path):
         (("--users", "0"), 1, "users: must be at least 1, not 0"),
         (("--draft-lengths", "99"), 1, "draft_lengths: must be in [1, 64], not 99"),
         (("--tokens", "1"), 1, "tokens: must be at least 2, not 1"),
-        (("--tokens", "2000"), 1, "tokens: 12 + 2000 do not fit a context of 1021; see --ctx"),
         (("--peer", "vllm=/bin/true"), 1, "peer: must be llama-server=PATH, not vllm=/bin/true"),
-        (("--peer", "llama-server=/bin/true"), 1, "llama-server: it ended"),
         (("--pair", "a.gguf"), 2, "--pair takes TARGET.gguf:DRAFT.gguf, not a.gguf"),
         (("--json", "no/such/file"), 1, "json: there is no folder no/such"),
         (("--prompt-file", "none"), 1, "prompt-file: there is no file none"),
@@ -225,7 +211,23 @@ def test_prompts_are_pieces_of_a_text(tmp_path: Path):
     ],
 )
 def test_what_a_user_can_get_wrong_is_one_line(arguments: tuple[str, ...], code: int, message: str):
-    told = bench(*arguments)
+    is_one_line(run_here("bench", *SMALL, *arguments), code, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--tokens", "2000"), "tokens: 12 + 2000 do not fit a context of 1021; see --ctx"),
+        (("--peer", "llama-server=/bin/true"), "llama-server: it ended"),
+    ],
+)
+def test_what_services_find_wrong_is_one_line_and_leaves_none(
+    arguments: tuple[str, ...], message: str
+):
+    is_one_line(bench(*arguments), 1, message)
+
+
+def is_one_line(told: Result, code: int, message: str) -> None:
     assert (told.code, told.out) == (code, "")
     assert told.err.startswith("outrider: ") and message in told.err
     assert told.err.count("\n") == 1
