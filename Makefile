@@ -56,11 +56,11 @@ technical: N_PREDICT ?= 200
 technical: setup ## something dry, at temperature 0.2
 	@$(GENERATE) --temperature 0.2 --prompt "$${PROMPT:-def parse_header(line):}"
 
-# Three at a time on two cores: many tests wait for one process or another. In their order, in
+# Four at a time on two cores: many tests wait for one process or another. In their order, in
 # which the long files come first and the short ones fill up what is left.
 test: setup ## run the tests; those of the page need Chromium, which is installed where that can be
 	@scripts/browser && tests= || tests='-m "not browser"'; \
-	    eval $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $$tests
+	    eval $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $$tests
 
 mutations: setup ## make one mistake after the other in a copy, and see the tests fail; ONLY=WORDS
 	@$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only '$(ONLY)')
