@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import DRAFT, TARGET
+from tests.support.processes import DRAFT, EXACT, TARGET
 from tests.support.thorough import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +84,9 @@ class Shell:
         kept = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
         # One thread: two would wait for each other whenever the machine is busy. And texts
         # that are not of a length that the page names are short.
-        self._environment = kept | {
+        self._environment = {
+            **kept,
+            **EXACT,  # so that each pair is measured once
             "OUTRIDER_THREADS": "1",
             "OUTRIDER_DRAFT_THREADS": "1",
             "OUTRIDER_N_PREDICT": "16",
