@@ -352,7 +352,7 @@ async def test_rejection_with_a_prompt_of_the_drafts_own_has_the_targets_distrib
             async with slots:
                 return await generate(trio.orchestrator, message)
 
-        completions = await asyncio.gather(*(one(seed) for seed in range(SEEDS // 2)))
+        completions = await asyncio.gather(*(one(seed) for seed in range(SEEDS)))
     counts.update(tuple(each.token_ids[:COUNT]) for each in completions)
     assert p_value(counts, exact_distribution(small_target(), COUNT)) > ALARM
     accepted = sum(each.statistics.accepted_token_count for each in completions)
