@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.body_fields import StreamedFields
-from gateway.usage import milliseconds, timings
-from outrider.v1 import orchestrator_service_pb2 as messages
+from gateway.usage import timings
+from outrider.response import Event, Started, Statistics
 
 
 @dataclass(slots=True)
@@ -26,37 +26,34 @@ class StreamProgress:
             streams and bool(fields.timings_per_token), streams and bool(fields.return_progress)
         )
 
-    def ask(self, request: messages.GenerateRequest) -> None:
-        """Ask for what there is to report."""
-        request.running_statistics = self.reports_timings or self.reports_prompts
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether what it reports comes with running statistics."""
+        return self.reports_timings or self.reports_prompts
 
-    def timings(self, response: messages.GenerateResponse) -> dict[str, Any]:
-        """Return what goes into every chunk that a message becomes."""
-        statistics = _statistics(response)
+    def timings(self, event: Event) -> dict[str, Any]:
+        """Return what goes into every chunk that an event becomes."""
+        statistics = _statistics(event)
         return {"timings": timings(statistics)} if self.reports_timings and statistics else {}
 
-    def prompt(self, number: int, response: messages.GenerateResponse) -> dict[str, Any]:
-        """Return what goes into a chunk of its own before all others that a message becomes."""
+    def prompt(self, number: int, event: Event) -> dict[str, Any]:
+        """Return what goes into a chunk of its own before all others that an event becomes."""
         if not self.reports_prompts:
             return {}
-        if response.WhichOneof("event") == "started":
+        if isinstance(event, Started):
             self._being_read.add(number)
-            started = response.started
-            count, cached = len(started.prompt_token_ids), started.cached_token_count
+            count, cached = len(event.prompt_token_ids), event.cached_token_count
             return _prompt_progress(count, cached, cached, 0)
-        statistics = _statistics(response)
+        statistics = _statistics(event)
         if number not in self._being_read or statistics is None:
             return {}
         self._being_read.remove(number)
-        count, seconds = statistics.prompt_token_count, statistics.prompt_duration
-        taken = int(milliseconds(seconds))
+        count, taken = statistics.prompt_token_count, int(1e3 * statistics.prompt_seconds)
         return _prompt_progress(count, statistics.cached_token_count, count, taken)
 
 
-def _statistics(response: messages.GenerateResponse) -> messages.GenerationStatistics | None:
-    if response.WhichOneof("event") == "finished":
-        return response.finished.statistics
-    return response.delta.statistics if response.delta.HasField("statistics") else None
+def _statistics(event: Event) -> Statistics | None:
+    return None if isinstance(event, Started) else event.statistics
 
 
 def _prompt_progress(total: int, cached: int, processed: int, taken: int) -> dict[str, Any]:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-
-from outrider.v1 import orchestrator_service_pb2 as messages
-
-
-def milliseconds(duration: Duration) -> float:
-    """Return a duration in milliseconds."""
-    return duration.seconds * 1e3 + duration.nanos / 1e6
+from outrider.response import Started, Statistics
 
 
 def usage(
-    prompts: Sequence[messages.GenerationStarted],
-    completions: Sequence[messages.GenerationStatistics],
+    prompts: Sequence[Started],
+    completions: Sequence[Statistics],
     *,
     is_predicted: bool = False,
 ) -> dict[str, Any]:
@@ -49,17 +42,17 @@ def usage(
     }
 
 
-def timings(statistics: messages.GenerationStatistics) -> dict[str, Any]:
+def timings(statistics: Statistics) -> dict[str, Any]:
     """Return llama-server's timings; what was drafted is in them if anything was."""
     cached, count = statistics.cached_token_count, statistics.generated_token_count
     read = statistics.prompt_token_count - cached
     shape: dict[str, Any] = {
         "cache_n": cached,
         "prompt_n": read,
-        **_speed("prompt", read, milliseconds(statistics.prompt_duration)),
+        **_speed("prompt", read, 1e3 * statistics.prompt_seconds),
         "predicted_n": count,
         # The time begins with the first token, which it is therefore not the time of.
-        **_speed("predicted", max(0, count - 1), milliseconds(statistics.generation_duration)),
+        **_speed("predicted", max(0, count - 1), 1e3 * statistics.generation_seconds),
     }
     if statistics.drafted_token_count:
         shape["draft_n"] = statistics.drafted_token_count
@@ -75,7 +68,7 @@ def _speed(what: str, count: int, taken: float) -> dict[str, Any]:
     }
 
 
-def acceptance_metrics(statistics: messages.GenerationStatistics) -> dict[str, Any]:
+def acceptance_metrics(statistics: Statistics) -> dict[str, Any]:
     """Return vLLM's per-request metrics of acceptance, as detailed as it reports them."""
     steps, drafted = statistics.drafted_round_count, statistics.drafted_token_count
     accepted = statistics.accepted_token_count
@@ -94,7 +87,7 @@ def acceptance_metrics(statistics: messages.GenerationStatistics) -> dict[str, A
     }
 
 
-def acceptance_histogram(statistics: messages.GenerationStatistics) -> list[int]:
+def acceptance_histogram(statistics: Statistics) -> list[int]:
     """Return in how many rounds with a draft exactly 0, 1, 2 ... of its tokens were accepted."""
     # Tokens are accepted from the first on, so those that got to i are those that passed i - 1.
     length = len(statistics.drafted_by_position)
