@@ -26,7 +26,6 @@ from gateway.event_streams import DONE, EventStream, event, numbered
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
 from orchestrator.metering import for_client
-from orchestrator.salts import separated
 from orchestrator.service import Orchestrator
 from outrider import request_scope
 from outrider.access import current_caller
@@ -387,7 +386,7 @@ class Gateway:
     ) -> AsyncGenerator[tuple[int, Event]]:
         """Yield what the generations bring, each with the number of its prompt."""
         credentials = current_caller().credentials
-        streams = [partial(self._one, ask, separated(each, credentials)) for each in ask.requests]
+        streams = [partial(self._one, ask, each.separated(credentials)) for each in ask.requests]
         async with aclosing(numbered(streams)) as stream:
             async for number, brought in stream:
                 if prepare and isinstance(brought, Started):

@@ -30,8 +30,7 @@ from gateway.body_fields import (
 )
 from gateway.openai.answers import finite
 from gateway.openai.requests import Ask, ChatBody
-from gateway.progress import StreamProgress
-from gateway.usage import timings
+from gateway.usage import StreamProgress, timings
 from orchestrator.chat.template import ChatTemplate
 from outrider.errors import InvalidRequest
 from outrider.messages import FinishReason

@@ -32,7 +32,6 @@ from orchestrator.resuming import (
     Reported,
     WrittenOtherwise,
 )
-from orchestrator.salts import has_its_own
 from orchestrator.timings import Timings
 from orchestrator.traces import CompletionTrace, GenerationTrace
 from outrider import logs, request_scope
@@ -205,7 +204,7 @@ class Completions:
         if target is not None:
             prompt, text = generation.plan.prompt, generation.committed
             own = text[len(prompt) :]
-            self._shared.note_text(prompt, own, target.vocabulary, not has_its_own(asked))
+            self._shared.note_text(prompt, own, target.vocabulary, not asked.has_own_salt)
 
     def _check_place(self, count: int) -> None:
         if self.active_count + count > self._config.generations:

@@ -14,7 +14,6 @@ from orchestrator.config import OrchestratorConfig
 from orchestrator.lookup_caches import SharedTexts
 from orchestrator.peers import Hosted
 from orchestrator.pool import Pool
-from orchestrator.salts import digest, has_its_own
 from orchestrator.sources import Expected, Grammars, sources_after_shift, sources_of
 from outrider import wire
 from outrider.core.actions import TokenLogprob
@@ -86,8 +85,8 @@ class Planner:
         stop_ids = wire.read_ids("stop_token_ids", asked.stop_token_ids, vocabulary.token_count)
         control_ids = hosted.vocabulary.control_ids
         names = [name for name in asked.control_token_names if name in control_ids]
+        salt = secrets.token_bytes(SALT_BYTES) if asked.ignore_cached_prefix else asked.salt_digest
         rollback_calls = asked.rollback is RollbackMode.RPC
-        salt = digest(asked.cache_salt)
         make = await self._source_maker(asked, speculation, hosted, sampling.grammar, deadline)
         return Plan(
             opening=SessionParameters(
@@ -105,7 +104,7 @@ class Planner:
                 min_ratio=CLASSIC_RATIO if speculation.policy is Policy.CLASSIC else 0.0,
                 logprobs=asked.logprobs,
                 model=hosted.reference,
-                salt=secrets.token_bytes(SALT_BYTES) if asked.ignore_cached_prefix else salt,
+                salt=salt,
                 end_token_ids=frozenset([*vocabulary.end_token_ids, *stop_ids]),
             ),
             prompt=prompt,
@@ -280,7 +279,7 @@ class Planner:
             forcing,
             next(iter(vocabulary.end_token_ids), None),
         )
-        is_shared = not has_its_own(asked)
+        is_shared = not asked.has_own_salt
         asks_for_ngrams = speculation.drafters is not None and "ngram" in names
 
         def make(prompt: Sequence[int]) -> dict[str, Source]:

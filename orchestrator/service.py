@@ -224,7 +224,7 @@ class Orchestrator:
         """
         hosted = await self.model()
         template = self._chat_template(hosted)
-        # A template is a model's or the operator's; a large chat takes its time.
+        # A template is the model's or the operator's; a large chat takes its time.
         prompt = await asyncio.to_thread(
             template.render,
             conversation.chat,

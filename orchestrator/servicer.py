@@ -11,7 +11,6 @@ import grpc
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.metering import for_client
 from orchestrator.reporting import pages_of
-from orchestrator.salts import separated
 from orchestrator.service import Orchestrator
 from outrider import wire
 from outrider.access import current_caller, note_peer
@@ -63,7 +62,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateResponse]:
         note_peer(peer_of(context))
-        asked = separated(read_request(request), _credentials(context))
+        asked = read_request(request).separated(_credentials(context))
         async with aclosing(self.orchestrator.generate(asked, _seconds(context))) as stream:
             async for event in stream:
                 for page in await pages_of(event):
@@ -74,7 +73,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     ) -> messages.SubmitGenerationResponse:
         note_peer(peer_of(context))
         credentials = _credentials(context)
-        asked = separated(read_request(request.request), credentials)
+        asked = read_request(request.request).separated(credentials)
         caller = context.peer().rpartition(":")[0]
         return await self.orchestrator.submit(asked, caller, credentials, request.idempotency_key)
 

@@ -25,9 +25,9 @@ from gateway.body_fields import (
     refuse,
     sampling_parameters,
 )
-from gateway.progress import StreamProgress
 from gateway.structured import GuidedFields, constrains, constraint
 from gateway.turns import ChatReading
+from gateway.usage import StreamProgress
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.required_calls import (
     FREE,

@@ -42,7 +42,6 @@ PURE = (
     "outrider.request",
     "outrider.response",
     "orchestrator.resuming",
-    "orchestrator.salts",
     "outrider_cli.demo.questions",
     "outrider_cli.doctor.checks",
     "outrider_cli.memories",
@@ -124,7 +123,7 @@ PURE_OVER_PROTOBUF = (
 )
 HTTP_SHAPES = (
     *(f"gateway.{name}" for name in ("accumulator", "anthropic", "body_fields", "http_errors")),
-    *(f"gateway.{name}" for name in ("llama_server", "openai", "progress", "structured")),
+    *(f"gateway.{name}" for name in ("llama_server", "openai", "structured")),
     *(f"gateway.{name}" for name in ("turns", "usage")),
 )
 HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no randomness
