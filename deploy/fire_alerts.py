@@ -30,7 +30,7 @@ import psutil
 import yaml
 
 from model_making.bad_drafts import write_junk
-from outrider.client import CallFailed, GenerateOptions, OutriderClient
+from outrider.client import CallFailed, OutriderClient, Request
 from tests.support.tiny_gguf import write_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -346,11 +346,11 @@ def hurry(machine: Machine) -> Callable[[], None]:
 
 async def _hurry(port: int, stopping: threading.Event) -> None:
     """Ask for texts that take longer than they may."""
-    options = GenerateOptions(token_limit=400)
+    options = Request(_CODE, token_limit=400)
     async with OutriderClient(f"127.0.0.1:{port}") as client:
         while not stopping.is_set():
             with suppress(CallFailed):
-                async for _ in client.generate(_CODE, options, timeout_seconds=0.5):
+                async for _ in client.generate(options, timeout_seconds=0.5):
                     pass
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.client import CallFailed, GenerateOptions, Origin, OutriderClient
+from outrider.client import CallFailed, Origin, OutriderClient, Request
 from outrider.messages import MAX_DRAFT
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
@@ -39,7 +39,7 @@ MIDWAY = 100  # tokens after which the draft is made to fail
 IN_FLIGHT = 2 * MAX_DRAFT  # drafted tokens that may still be used once the draft has failed
 
 # How much is drafted is pinned: whether drafts pay here is not what is tested.
-PINNED = GenerateOptions(token_limit=TOKEN_COUNT, policy=Policy.FIXED, n_max=4)
+PINNED = Request(PROMPT, token_limit=TOKEN_COUNT, policy=Policy.FIXED, n_max=4)
 GREEDY = replace(PINNED, sampling=SamplingParameters(temperature=0))
 OPTIONS = {"greedy": GREEDY, "sampled": replace(PINNED, seed=7)}
 

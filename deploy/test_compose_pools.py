@@ -18,11 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from outrider.client import GenerateOptions, OutriderClient, PeerState
+from outrider.client import OutriderClient, PeerState, Request
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
 from tests.support.compose import (
     PATIENCE,
+    PROMPT,
     Generation,
     Project,
     connected,
@@ -40,7 +41,8 @@ ROLES = ("target", "draft")
 TARGETS, DRAFTS, USERS = 3, 2, 6
 TOKEN_COUNT = 400
 MIDWAY = 60  # tokens of each text after which something happens
-OPTIONS = GenerateOptions(
+OPTIONS = Request(
+    PROMPT,
     token_limit=TOKEN_COUNT,
     policy=Policy.FIXED,
     n_max=4,

@@ -6,7 +6,7 @@ Start `outrider up`, then: python examples/chat.py [HOST:PORT]
 import math
 import sys
 
-from outrider.client import Client, Delta, GenerateOptions
+from outrider.client import Client, Delta, Request
 from outrider.messages import LogprobOptions
 from outrider.sampling import SamplingParameters
 
@@ -15,17 +15,16 @@ CHAT = [
     {"role": "system", "content": "You write Python."},
     {"role": "user", "content": "import the module os"},
 ]
-OPTIONS = GenerateOptions(
-    token_limit=12,
-    parse_special=True,  # the template's control tokens are tokens, not text
-    stop_sequences=("<|im_end|>",),  # for a model that has no such token
-    sampling=SamplingParameters(temperature=0),
-    logprobs=LogprobOptions(top_count=2),
-)
-
 with Client(ADDRESS) as client:
-    prompt = client.apply_template(CHAT)
-    for event in client.generate(prompt, OPTIONS):
+    request = Request(
+        client.apply_template(CHAT),
+        token_limit=12,
+        parse_special=True,  # the template's control tokens are tokens, not text
+        stop_sequences=("<|im_end|>",),  # for a model that has no such token
+        sampling=SamplingParameters(temperature=0),
+        logprobs=LogprobOptions(top_count=2),
+    )
+    for event in client.generate(request):
         if not isinstance(event, Delta):
             continue
         for origin, logprob in zip(event.origins, event.logprobs, strict=False):

@@ -6,7 +6,7 @@ Start `outrider up`, then: python examples/jobs.py [HOST:PORT]
 import asyncio
 import sys
 
-from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
+from outrider.client import Delta, Finished, OutriderClient, Request
 
 ADDRESS = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50060"
 PROMPTS = ("import os\n", "class Dragon:", "def parse_header(line):")
@@ -29,10 +29,10 @@ async def take(client: OutriderClient, job_id: str) -> str:
 
 async def main() -> None:
     async with OutriderClient(ADDRESS) as client:
-        short = GenerateOptions(token_limit=16, seed=1)
-        job_ids = [(await client.submit(prompt, short))[0] for prompt in PROMPTS]
-        endless = GenerateOptions(token_limit=-1, shift=True, ignore_eos=True)
-        last, _ = await client.submit("# Not needed after all\n", endless)
+        short = [Request(prompt, token_limit=16, seed=1) for prompt in PROMPTS]
+        job_ids = [(await client.submit(each))[0] for each in short]
+        endless = Request("# Not needed after all\n", token_limit=-1, shift=True, ignore_eos=True)
+        last, _ = await client.submit(endless)
         await client.cancel(last)
         for told in await asyncio.gather(*(take(client, each) for each in (*job_ids, last))):
             print(told)

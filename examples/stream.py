@@ -5,11 +5,12 @@ Start `outrider up`, then: python examples/stream.py [HOST:PORT]
 
 import sys
 
-from outrider.client import Client, Delta, Finished, GenerateOptions, Origin
+from outrider.client import Client, Delta, Finished, Origin, Request
 from outrider.sampling import SamplingParameters
 
 ADDRESS = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50060"
-OPTIONS = GenerateOptions(
+REQUEST = Request(
+    "def read_config(path):",
     token_limit=60,
     seed=7,
     stop_sequences=("\n\n",),
@@ -17,7 +18,7 @@ OPTIONS = GenerateOptions(
 )
 
 with Client(ADDRESS) as client:
-    for event in client.generate("def read_config(path):", OPTIONS):
+    for event in client.generate(REQUEST):
         if isinstance(event, Delta):
             for piece in event.pieces:
                 mark = "" if piece.origin is Origin.PLAIN else f"<{piece.origin.value}>"

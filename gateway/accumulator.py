@@ -1,4 +1,4 @@
-"""Follows the messages of generations, and finds which tokens belong to the shown text. Pure.
+"""Follows the events of generations, and finds which tokens belong to the shown text. Pure.
 
 A stop sequence holds text back, so tokens arrive before their text. Tokens that
 are reported come out together with the beginning of their text, and those of a
@@ -12,16 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orchestrator.chat.events import Mark
-from outrider import wire
-from outrider.v1 import orchestrator_service_pb2 as messages
-
-ORIGINS = {
-    messages.TOKEN_ORIGIN_UNSPECIFIED: "plain",
-    messages.TOKEN_ORIGIN_DRAFTED: "drafted",
-    messages.TOKEN_ORIGIN_CORRECTED: "corrected",
-    messages.TOKEN_ORIGIN_BONUS: "bonus",
-    messages.TOKEN_ORIGIN_PLAIN: "plain",
-}
+from outrider.messages import FinishReason
+from outrider.response import Delta, Event, Finished, Logprob, Started, Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +23,7 @@ class CommittedToken:
     token_id: int
     text: bytes
     origin: str
-    logprob: messages.TokenLogprob | None
+    logprob: Logprob | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,7 @@ class Completion:
     pieces: list[str | Mark] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     shown: list[CommittedToken] = field(default_factory=list)
-    finished: messages.GenerationFinished | None = None
+    finished: Finished | None = None
     _held: deque[tuple[int, CommittedToken]] = field(default_factory=deque)
     _shown_bytes: int = 0
     _token_bytes: int = 0
@@ -64,7 +56,7 @@ class Completion:
         """The text so far."""
         return text_of(self.pieces)
 
-    def add(self, delta: messages.GenerationDelta) -> Addition:
+    def add(self, delta: Delta) -> Addition:
         """Take in what a round brought."""
         self.token_ids += delta.token_ids
         for token in committed_tokens(delta):
@@ -75,10 +67,10 @@ class Completion:
         self._shown_bytes += len(text_of(pieces).encode())
         return Addition(pieces, self._release())
 
-    def finish(self, finished: messages.GenerationFinished) -> Addition:
+    def finish(self, finished: Finished) -> Addition:
         """Take in the end; what is held belongs to the text unless a stop sequence cut it."""
         self.finished = finished
-        is_cut = finished.reason == messages.FINISH_REASON_STOP_SEQUENCE
+        is_cut = finished.reason is FinishReason.STOP_SEQUENCE
         return Addition((), () if is_cut else self._show(token for _, token in self._held))
 
     def _release(self) -> tuple[CommittedToken, ...]:
@@ -102,12 +94,12 @@ def text_of(pieces: Iterable[str | Mark]) -> str:
     return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
-def committed_tokens(delta: messages.GenerationDelta) -> list[CommittedToken]:
+def committed_tokens(delta: Delta) -> list[CommittedToken]:
     """Return the tokens of a delta."""
     of_each = zip(delta.token_ids, delta.token_texts, delta.origins, strict=True)
     return [
         CommittedToken(
-            token_id, text, ORIGINS[origin], delta.logprobs[i] if i < len(delta.logprobs) else None
+            token_id, text, origin.value, delta.logprobs[i] if i < len(delta.logprobs) else None
         )
         for i, (token_id, text, origin) in enumerate(of_each)
     ]
@@ -123,44 +115,42 @@ class Accumulator:
     prompt_count: int
     choice_count: int
     is_predicted: bool = False
-    prompts: dict[int, messages.GenerationStarted] = field(default_factory=dict)
+    prompts: dict[int, Started] = field(default_factory=dict)
     completions: list[Completion] = field(init=False)
 
     def __post_init__(self) -> None:
         self.completions = [Completion() for _ in range(self.prompt_count * self.choice_count)]
 
-    def index(self, prompt: int, response: messages.GenerateResponse) -> int:
-        """Return the index of a response's completion among all of them."""
-        return prompt * self.choice_count + response.choice_index
+    def index(self, prompt: int, event: Event) -> int:
+        """Return the index of an event's completion among all of them."""
+        choice = 0 if isinstance(event, Started) else event.choice
+        return prompt * self.choice_count + choice
 
-    def add(self, prompt: int, response: messages.GenerateResponse) -> Addition | None:
-        """Take in a message; None for one that starts. Raises ModelChanged."""
-        event = response.WhichOneof("event")
-        if event == "started":
-            self._note_start(prompt, response.started)
+    def add(self, prompt: int, event: Event) -> Addition | None:
+        """Take in an event; None for one that starts. Raises ModelChanged."""
+        if isinstance(event, Started):
+            self._note_start(prompt, event)
             return None
-        completion = self.completions[self.index(prompt, response)]
-        if event == "delta":
-            return completion.add(response.delta)
-        return completion.finish(response.finished)
+        completion = self.completions[self.index(prompt, event)]
+        return completion.add(event) if isinstance(event, Delta) else completion.finish(event)
 
-    def _note_start(self, prompt: int, started: messages.GenerationStarted) -> None:
+    def _note_start(self, prompt: int, started: Started) -> None:
         """Take in how a prompt was read. Raises ModelChanged where others are by another model."""
         for other in self.prompts.values():
-            wire.writer_of(other).check(wire.writer_of(started))
+            other.model.check(started.model)
         self.prompts[prompt] = started
 
     @property
-    def started(self) -> list[messages.GenerationStarted]:
+    def started(self) -> list[Started]:
         """How the prompts were read, in their order."""
         return [self.prompts[i] for i in sorted(self.prompts)]
 
     @property
     def model(self) -> str:
         """The name of the model that writes; once a prompt was read."""
-        return next(iter(self.prompts.values())).model_name
+        return next(iter(self.prompts.values())).model.name
 
     @property
-    def statistics(self) -> list[messages.GenerationStatistics]:
+    def statistics(self) -> list[Statistics]:
         """What each completion that is finished took."""
         return [c.finished.statistics for c in self.completions if c.finished is not None]

@@ -13,9 +13,10 @@ from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, s
 from gateway.openai.requests import Ask, ChatBody, ResponseFormat, SchemaFormat, chat_of
 from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
-from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
+from orchestrator.chat.events import Arguments, CallBegun, Content, Thought, TurnEvent
 from outrider.errors import InvalidRequest
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.messages import FinishReason
+from outrider.response import Event, Finished
 
 # --- requests ---
 
@@ -244,15 +245,15 @@ class MessageAnswer:
             **_reports(completion),
         }
 
-    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
-        """Yield the events that a message of the orchestrator becomes."""
-        addition = self.gathering.add(prompt, response)
+    def events(self, prompt: int, event: Event) -> Iterator[dict[str, Any]]:
+        """Yield the events that an event of the orchestrator becomes."""
+        addition = self.gathering.add(prompt, event)
         if addition is None:
             yield {"type": "message_start", "message": self._start()}
             return
         for shown in self._turn.add(addition):
             yield from self._show(shown)
-        if response.WhichOneof("event") == "finished":
+        if isinstance(event, Finished):
             for shown in self._turn.finish(self.gathering.completions[0]):
                 yield from self._show(shown)
             yield from self._finish()
@@ -261,7 +262,7 @@ class MessageAnswer:
         nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
         return {**_message(self._id, self.gathering), **nothing, "usage": _usage(self.gathering)}
 
-    def _show(self, event: Event) -> Iterator[dict[str, Any]]:
+    def _show(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
         match event:
             case Content(text):
                 yield from self._begin_text({"type": "text", "text": ""})
@@ -328,9 +329,9 @@ def _end(completion: Completion, *, has_called: bool) -> dict[str, Any]:
     assert finished is not None
     stop = finished.stop_sequence or None
     reason = "stop_sequence" if stop else "tool_use" if has_called else "end_turn"
-    if finished.reason == messages.FINISH_REASON_CONTEXT_FULL:
+    if finished.reason is FinishReason.CONTEXT_FULL:
         reason = "model_context_window_exceeded"
-    elif finished.reason == messages.FINISH_REASON_TOKEN_LIMIT:
+    elif finished.reason is FinishReason.TOKEN_LIMIT:
         reason = "max_tokens"
     return {"stop_reason": reason, "stop_sequence": stop}
 

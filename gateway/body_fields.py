@@ -1,4 +1,4 @@
-"""The request fields that all endpoints share, and what they become in a GenerateRequest. Pure."""
+"""The request fields that all endpoints share, and what they become in a Request. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from outrider import wire
 from outrider.errors import InvalidRequest
-from outrider.messages import Rule
-from outrider.sampling import NUMBERS, SamplingNumbers, read_stages
+from outrider.messages import LogprobOptions, Rule
+from outrider.request import Request
+from outrider.sampling import NUMBERS, SamplingNumbers, SamplingParameters, Stage, read_stages
 from outrider.speculation import DraftTemplate, Policy, Verification
-from outrider.v1 import common_pb2 as common
-from outrider.v1 import orchestrator_service_pb2 as messages
 
 MOST_CHOICES = 128
 """Completions of one HTTP request at most, over all its prompts."""
@@ -50,19 +49,16 @@ _NAMES = {
     "completion_count": ("n", "n_cmpl"),
     "beam_count": ("n_beams",),
     "logprobs.top_count": ("top_logprobs", "n_probs", "logprobs"),
-    "logit_biases": ("logit_bias",),
     "penalize_newline": ("penalize_nl",),
-    "overflow.keep_token_count": ("n_keep",),
+    "keep_token_count": ("n_keep",),
     "json_schema": (
         *("json_schema", "response_format", "text", "output_config"),
         *("structured_outputs", "guided_json"),
     ),
     "grammar": ("grammar", "structured_outputs", "guided_choice", "guided_grammar"),
     "prompt": ("messages", "input", "prompt"),
-    "prompt_tokens": ("prompt",),
-    "prompt_parts": ("prompt",),
 }
-"""What fields of a GenerateRequest are called in bodies, the name that decides first."""
+"""What fields of a Request are called in bodies, the name that decides first."""
 
 
 class Body(BaseModel):
@@ -209,67 +205,48 @@ class StreamedFields(GenerationFields):
     return_progress: bool | None = None
 
 
-def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.GenerateRequest:
-    """Return the request without its prompt; a `n_predict` goes before `token_limit`.
+def generate_request(
+    fields: GenerationFields, prompt: Prompt, *, token_limit: int, **more: Any
+) -> Request:
+    """Return what is asked for, with what the endpoint says besides or before what the body says.
 
-    Raises InvalidRequest for what is not supported.
+    A `n_predict` goes before `token_limit`. Raises InvalidRequest.
     """
-    request = messages.GenerateRequest(
-        sampling=sampling_parameters(fields),
-        token_limit=token_limit if fields.n_predict is None else fields.n_predict,
-        stop_sequences=_stops(fields.stop),
-        stop_token_ids=fields.stop_token_ids or (),
-        speculative=_speculative(fields),
-        ignore_eos=bool(fields.ignore_eos),
-        finish_character=bool(fields.finish_character),
-        json_schema="" if fields.json_schema is None else json.dumps(fields.json_schema),
-        parse_special=True,
-        overflow=_overflow(fields),
-        cache_salt=fields.cache_salt or "",
-        ignore_cached_prefix=fields.cache_prompt is False,
-        prediction=_prediction(fields.prediction),
-    )
-    if fields.seed is not None and fields.seed != -1:
-        request.seed = fields.seed
-    if fields.n_beams:
-        request.beam_count = fields.n_beams
+    logprobs = None
     if fields.n_probs:
-        ask_for_logprobs(request, fields.n_probs, after_sampling=bool(fields.post_sampling_probs))
-    return request
+        logprobs = LogprobOptions(fields.n_probs, bool(fields.post_sampling_probs))
+    overflows = bool(fields.context_shift or fields.truncate_prompt)
+    values: dict[str, Any] = {
+        "token_limit": token_limit if fields.n_predict is None else fields.n_predict,
+        "sampling": more.get("sampling") or sampling_parameters(fields),
+        "logit_bias": _biases(fields.logit_bias),
+        "ignore_eos": bool(fields.ignore_eos),
+        "finish_character": bool(fields.finish_character),
+        "json_schema": "" if fields.json_schema is None else json.dumps(fields.json_schema),
+        "logprobs": logprobs,
+        "seed": None if fields.seed == -1 else fields.seed,
+        "stop_sequences": _stops(fields.stop),
+        "stop_token_ids": tuple(fields.stop_token_ids or ()),
+        "beam_count": fields.n_beams or 1,
+        "parse_special": True,
+        "truncate_prompt": bool(fields.truncate_prompt),
+        "shift": bool(fields.context_shift),
+        "keep_token_count": (fields.n_keep or 0) if overflows else 0,
+        "prediction": _prediction(fields.prediction),
+        "cache_salt": fields.cache_salt or "",
+        "ignore_cached_prefix": fields.cache_prompt is False,
+        **_speculative(fields),
+    }
+    return Request(prompt, **(values | more))
 
 
-def ask_for_logprobs(
-    request: messages.GenerateRequest, top_count: int, *, after_sampling: bool = False
-) -> None:
-    """Ask for log probabilities."""
-    request.logprobs.top_count = top_count
-    request.logprobs.after_sampling = after_sampling
-
-
-def set_prompt(request: messages.GenerateRequest, prompt: Prompt) -> None:
-    """Set what to continue."""
-    if isinstance(prompt, str):
-        request.prompt_text = prompt
-        return
-    ids = [part for part in prompt if isinstance(part, int)]
-    if len(ids) == len(prompt):
-        request.prompt_tokens.token_ids.extend(ids)
-        request.prompt_tokens.SetInParent()
-    else:
-        request.prompt_parts.CopyFrom(prompt_parts(prompt))
-
-
-def prompt_parts(prompt: Prompt) -> messages.PromptParts:
-    """Return a prompt as texts and token ids."""
-    parts: Sequence[int | str] = [prompt] if isinstance(prompt, str) else prompt
-    return messages.PromptParts(
-        parts=[
-            messages.PromptPart(text=part)
-            if isinstance(part, str)
-            else messages.PromptPart(token_id=part)
-            for part in parts
-        ]
-    )
+@contextmanager
+def named_as_in(fields: Body) -> Iterator[None]:
+    """Have a refusal of a Request name the field as the client did."""
+    try:
+        yield
+    except InvalidRequest as refusal:
+        raise refusal.named(name_in(fields, refusal.field)) from refusal
 
 
 def read_prompts(prompt: PromptField, name: str = "prompt") -> list[Prompt]:
@@ -307,7 +284,7 @@ def check_choice_count(count: int | None, prompt_count: int) -> int:
 
 
 def name_in(fields: Body, field: str) -> str:
-    """Return the name under which a client sent a field of a GenerateRequest."""
+    """Return the name under which a client sent a field of a Request."""
     names = _NAMES.get(field, ())
     sent = [name for name in names if getattr(fields, name, None) is not None]
     known = [name for name in names if name in type(fields).model_fields]
@@ -339,98 +316,67 @@ def refuse(fields: Body, **neutral: Iterable[Any]) -> None:
             raise InvalidRequest(name, "is not supported")
 
 
-def sampling_parameters(fields: GenerationFields) -> common.SamplingParameters:
-    """Return the parameters that are given; the rest stays unset."""
+def sampling_parameters(fields: GenerationFields) -> SamplingParameters:
+    """Return how to sample; what is not given has its default. Raises InvalidRequest."""
     known: dict[str, Any] = {name: getattr(fields, name) for name in NUMBERS}
-    known["penalize_newline"] = fields.penalize_nl
     for name in ("temperature", "top_k"):  # a negative one is greedy or keeps all, as 0 is and does
         if known[name] is not None:
             known[name] = max(0, known[name])
-    sampling = common.SamplingParameters(
-        **known,
-        logit_biases=_biases(fields.logit_bias),
-        grammar=fields.grammar or "",
-        samplers=_samplers(fields.samplers),
-    )
+    known["penalize_newline"] = fields.penalize_nl
+    known["grammar"] = fields.grammar
+    known["stages"] = _stages(fields.samplers) or None
     if fields.dry_sequence_breakers is not None:
-        sampling.dry_sequence_breakers.texts.extend(fields.dry_sequence_breakers)
-        sampling.dry_sequence_breakers.SetInParent()
-    return sampling
+        known["dry_sequence_breakers"] = tuple(fields.dry_sequence_breakers)
+    return SamplingParameters(**{name: each for name, each in known.items() if each is not None})
 
 
-def _samplers(names: list[str] | str | None) -> list[common.Sampler]:
+def _stages(names: list[str] | str | None) -> tuple[Stage, ...]:
     if isinstance(names, str):
         names = [name for name in names.split(";") if name]
-    return [wire.STAGES.write(stage) for stage in read_stages(names or ())]
+    return read_stages(names or ())
 
 
 def _biases(
     biases: dict[str, float | Literal[False]]
     | list[tuple[int | str, float | Literal[False]]]
     | None,
-) -> list[common.LogitBias]:
+) -> tuple[tuple[int | str, float], ...]:
     if isinstance(biases, dict):
-        return [_bias(int(token) if _is_id(token) else token, b) for token, b in biases.items()]
-    return [_bias(token, bias) for token, bias in biases or ()]
+        biases = [(int(token) if _is_id(token) else token, b) for token, b in biases.items()]
+    return tuple((token, -math.inf if bias is False else bias) for token, bias in biases or ())
 
 
 def _is_id(token: str) -> bool:
     return token.isascii() and token.isdigit() and int(token[:11]) < 2**31
 
 
-def _bias(token: int | str, bias: float | Literal[False]) -> common.LogitBias:
-    value = -math.inf if bias is False else bias
-    if isinstance(token, str):
-        return common.LogitBias(text=token, bias=value)
-    return common.LogitBias(token_id=token, bias=value)
-
-
-def _stops(stop: str | list[str] | None) -> list[str]:
+def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else stop or []
-    return [text for text in stops if text]
+    return tuple(text for text in stops if text)
 
 
-def _prediction(
-    expected: PredictionFields | str | list[int] | None,
-) -> messages.Prediction | None:
+def _prediction(expected: PredictionFields | str | list[int] | None) -> str | tuple[int, ...]:
     if isinstance(expected, PredictionFields):
         content = expected.content
-        expected = content if isinstance(content, str) else "".join(p.text for p in content)
-    if isinstance(expected, list):
-        return messages.Prediction(tokens=messages.PromptTokens(token_ids=expected))
-    return messages.Prediction(text=expected) if expected else None
+        return content if isinstance(content, str) else "".join(p.text for p in content)
+    return tuple(expected) if isinstance(expected, list) else expected or ""
 
 
-def _overflow(fields: GenerationFields) -> messages.ContextOverflow | None:
-    if not (fields.context_shift or fields.truncate_prompt):
-        return None
-    return messages.ContextOverflow(
-        truncate_prompt=bool(fields.truncate_prompt),
-        shift=bool(fields.context_shift),
-        keep_token_count=fields.n_keep or 0,
-    )
+def _speculative(fields: GenerationFields) -> dict[str, Any]:
+    """Return what is said about speculating, by the names of a Request."""
+    said = (fields.speculative or SpeculativeFields()).model_dump()
+    for name in ("n_max", "n_min", "p_min"):
+        said[name] = getattr(fields, f"dotted_{name}") if said[name] is None else said[name]
+    drafters = fields.drafters if said["drafters"] is None else said["drafters"]
+    said["drafters"] = frozenset(drafters) if drafters else None
+    for name, kind in _ENUMS.items():
+        said[name] = kind(said[name]) if said[name] else None
+    return said
 
 
-def _speculative(fields: GenerationFields) -> messages.SpeculativeOptions:
-    parsed = fields.speculative or SpeculativeFields()
-    known: dict[str, Any] = {
-        "enabled": parsed.enabled,
-        "n_max": fields.dotted_n_max if parsed.n_max is None else parsed.n_max,
-        "n_min": fields.dotted_n_min if parsed.n_min is None else parsed.n_min,
-        "p_min": fields.dotted_p_min if parsed.p_min is None else parsed.p_min,
-        "run_ahead": parsed.run_ahead,
-        "n_parallel": parsed.n_parallel,
-        "p_split": parsed.p_split,
-        "drafters": fields.drafters if parsed.drafters is None else parsed.drafters,
-    }
-    return messages.SpeculativeOptions(
-        **known,
-        policy=wire.POLICIES.write(Policy(parsed.policy)) if parsed.policy else None,
-        acceptance=wire.RULES.write(Rule(parsed.acceptance)) if parsed.acceptance else None,
-        verification=wire.VERIFICATIONS.write(Verification(parsed.verification))
-        if parsed.verification
-        else None,
-        draft_template=wire.DRAFT_TEMPLATES.write(DraftTemplate(parsed.draft_template))
-        if parsed.draft_template
-        else None,
-    )
+_ENUMS = {
+    "policy": Policy,
+    "acceptance": Rule,
+    "verification": Verification,
+    "draft_template": DraftTemplate,
+}

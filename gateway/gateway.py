@@ -20,24 +20,27 @@ from starlette.responses import JSONResponse, Response
 from gateway import anthropic, http_errors, llama_server
 from gateway.accumulator import Accumulator
 from gateway.bodies import written
-from gateway.body_fields import Prompt, name_in, name_of_input, prompt_parts
+from gateway.body_fields import GenerationFields, Prompt, name_of_input, named_as_in
 from gateway.config import HttpConfig
 from gateway.event_streams import DONE, EventStream, event, numbered
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
 from orchestrator.metering import for_client
-from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
 from outrider import request_scope
 from outrider.access import current_caller
 from outrider.errors import Draining, InvalidRequest, OutriderError
 from outrider.grammar.schema import passed_over
 from outrider.grants import Right
+from outrider.messages import ModelReference
+from outrider.request import Request
+from outrider.response import Event, Started
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider.wire import write_reference, writer_of
+from outrider.wire import write_reference
+from outrider.wire_requests import write_parts
 
-Prepare = Callable[[int, messages.GenerationStarted], Awaitable[None]]
+Prepare = Callable[[int, Started], Awaitable[None]]
 """What is done once the prompt of a number was read, before anything of its answer is made."""
 
 _EMBEDDED_TOGETHER = 64  # texts of one EmbedRequest; its answer stays small
@@ -85,14 +88,14 @@ ANTHROPIC = Dialect(http_errors.anthropic_body, error_event="error", typed=True)
 class HttpAnswer(Protocol):
     """What a generating request is answered with, in one dialect.
 
-    It comes as the `events` of each message of the orchestrator, which `gathering` takes in there;
+    It comes as what each event of the orchestrator becomes, which `gathering` takes in there;
     or `whole`, once `gathering` has been given all of them.
     """
 
     gathering: Accumulator
 
-    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
-        """Yield what is sent of a message about the prompt of this number."""
+    def events(self, prompt: int, event: Event) -> Iterator[dict[str, Any]]:
+        """Yield what is sent of an event about the prompt of this number."""
 
     def whole(self) -> Any:
         """Return the answer as JSON once everything is finished."""
@@ -124,47 +127,48 @@ class Gateway:
 
     async def complete(self, body: requests.CompletionBody) -> Response:
         """Continue prompts."""
-        parsed = requests.read_completion(body)
-        shape = answers.TextShape(parsed.requests[0].HasField("logprobs"), parsed.choice_count)
+        with named_as_in(body):
+            parsed = requests.read_completion(body)
+        shape = answers.TextShape(parsed.requests[0].logprobs is not None, parsed.choice_count)
 
-        async def echo(number: int, prompt: messages.GenerationStarted) -> None:
+        async def echo(number: int, prompt: Started) -> None:
             shape.echoes[number] = await self._echo(parsed.requests[number], prompt)
 
         return await self._openai(parsed, shape, "cmpl", echo if parsed.echoes else None)
 
     async def chat(self, body: requests.ChatBody) -> Response:
         """Answer a chat."""
-        parsed = await self._read_chat(body)
-        wants_logprobs = parsed.requests[0].HasField("logprobs")
+        parsed = await self._read_chat(body, body)
+        wants_logprobs = parsed.requests[0].logprobs is not None
         shape = answers.ChatShape(wants_logprobs, secrets.token_hex(6), parsed.reading)
         return await self._openai(parsed, shape, "chatcmpl")
 
     async def count_chat(self, body: requests.ChatBody) -> Response:
         """Count the tokens of a chat's prompt."""
-        count = _prompt_token_count(await self._read_chat(body))
+        count = _prompt_token_count(await self._read_chat(body, body))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
-    async def _read_chat(self, body: requests.ChatBody) -> requests.Ask:
-        """Return what a chat asks for, rendered and tokenized."""
+    async def _read_chat(self, body: requests.ChatBody, sent: GenerationFields) -> requests.Ask:
+        """Return what a chat asks for, rendered and tokenized; `sent` is the client's own body."""
         chat = requests.read_template(body)
-        rendered = await self._orchestrator.apply_template(chat)
+        rendered, model = await self._orchestrator.apply_template(chat)
         form = await asyncio.to_thread(self._orchestrator.chat_format)
-        reading = requests.read_reading(body, form, rendered.prompt)
+        reading = requests.read_reading(body, form, rendered)
         required = await asyncio.to_thread(requests.read_required_calls, body, reading)
-        prompt = await self._chat_ids(rendered.prompt + required.opening, rendered.model)
+        prompt = await self._chat_ids(rendered + required.opening, model)
         reading = replace(reading, prompt=reading.prompt + required.opening)
-        parsed = requests.read_chat(body, prompt, reading, required.grammar)
-        for each in parsed.requests:
-            each.model.CopyFrom(rendered.model)
-            each.conversation.chat.CopyFrom(chat)
-            each.conversation.continuation = required.opening
-        return parsed
+        conversation = replace(chat, continuation=required.opening)
+        with named_as_in(sent):
+            parsed = requests.read_chat(
+                body, prompt, reading, required.grammar, model, conversation
+            )
+        return replace(parsed, fields=sent)
 
     async def respond(self, body: response_input.ResponseBody) -> Response:
         """Answer in text, without a memory of former answers."""
         offered = response_input.read_tools(body.tools or [])
         chat = response_input.read_chat(body, offered)
-        parsed = replace(await self._read_chat(chat), fields=body)
+        parsed = await self._read_chat(chat, body)
         _pass_over(offered.left_out)
         head = responses.ResponseHead(secrets.token_hex(12), int(time.time()))
         return await self._answer(
@@ -206,13 +210,11 @@ class Gateway:
         head = answers.Head(id_, int(time.time()), self._fingerprint())
         return await self._answer(ask, answers.OpenAIAnswer(head, shape, ask), OPENAI, prepare)
 
-    async def _echo(
-        self, request: messages.GenerateRequest, prompt: messages.GenerationStarted
-    ) -> answers.Echo:
-        model = write_reference(writer_of(prompt))
+    async def _echo(self, request: Request, prompt: Started) -> answers.Echo:
+        model = write_reference(prompt.model)
         ids = list(prompt.prompt_token_ids)
-        text = request.prompt_text
-        if request.WhichOneof("prompt") != "prompt_text":
+        text = request.prompt
+        if not isinstance(text, str):
             text = await self._text(ids, model)
         texts = None
         if request.prompt_logprobs:
@@ -225,10 +227,12 @@ class Gateway:
         )
         return response.text
 
-    async def _chat_ids(self, prompt: str, model: common.ModelReference) -> list[int]:
+    async def _chat_ids(self, prompt: str, model: ModelReference) -> list[int]:
         """Return the ids of a rendered chat, with BOS once, also where the template has it."""
         response = await self._orchestrator.tokenize(
-            messages.TokenizeTextRequest(text=prompt, parse_special=True, model=model)
+            messages.TokenizeTextRequest(
+                text=prompt, parse_special=True, model=write_reference(model)
+            )
         )
         ids = [token.token_id for token in response.tokens]
         vocabulary = self._model().vocabulary
@@ -251,20 +255,21 @@ class Gateway:
 
     async def message(self, body: anthropic.MessagesBody) -> Response:
         """Answer a chat."""
-        parsed = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
+        parsed = await self._read_chat(anthropic.read_messages(body), body)
         answer = anthropic.MessageAnswer(f"msg_{secrets.token_hex(12)}", parsed)
         return await self._answer(parsed, answer, ANTHROPIC)
 
     async def count_message(self, body: anthropic.PromptBody) -> Response:
         """Count the tokens of a chat's prompt."""
-        parsed = await self._read_chat(anthropic.read_count(body))
+        parsed = await self._read_chat(anthropic.read_count(body), body)
         return JSONResponse({"input_tokens": _prompt_token_count(parsed)})
 
     # --- llama-server ---
 
     async def complete_natively(self, body: llama_server.CompletionFields) -> Response:
         """Continue prompts."""
-        ask = llama_server.read_completion(body)
+        with named_as_in(body):
+            ask = llama_server.read_completion(body)
         answer = llama_server.NativeAnswer(ask, body, time.perf_counter)
         return await self._answer(ask, answer, LLAMA)
 
@@ -288,8 +293,8 @@ class Gateway:
 
     async def apply_template(self, body: llama_server.TemplateBody) -> Response:
         """Render a chat as the prompt that the model sees."""
-        rendered = await self._orchestrator.apply_template(requests.read_template(body))
-        return JSONResponse({"prompt": rendered.prompt})
+        prompt, _ = await self._orchestrator.apply_template(requests.read_template(body))
+        return JSONResponse({"prompt": prompt})
 
     async def embed_natively(self, body: llama_server.EmbeddingFields) -> Response:
         """Embed texts."""
@@ -362,48 +367,42 @@ class Gateway:
                 ping_seconds=self._config.ping_seconds,
             )
         async with aclosing(self._generate(ask, prepare)) as stream:
-            async for number, response in stream:
-                answer.gathering.add(number, response)
+            async for number, brought in stream:
+                answer.gathering.add(number, brought)
         return await written(answer.whole)
 
     async def _events(
         self, ask: requests.Ask, answer: HttpAnswer, dialect: Dialect, prepare: Prepare | None
     ) -> AsyncGenerator[bytes]:
         async with aclosing(self._generate(ask, prepare)) as stream:
-            async for number, response in stream:
-                for each in answer.events(number, response):
+            async for number, brought in stream:
+                for each in answer.events(number, brought):
                     yield event(each, each["type"] if dialect.typed else "")
         if dialect.ending:
             yield dialect.ending
 
     async def _generate(
         self, ask: requests.Ask, prepare: Prepare | None
-    ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
+    ) -> AsyncGenerator[tuple[int, Event]]:
         """Yield what the generations bring, each with the number of its prompt."""
         credentials = current_caller().credentials
-        for each in ask.requests:
-            separate(each, credentials)
-        streams = [partial(self._one, ask, each) for each in ask.requests]
+        streams = [partial(self._one, ask, each.separated(credentials)) for each in ask.requests]
         async with aclosing(numbered(streams)) as stream:
-            async for number, response in stream:
-                if prepare and response.WhichOneof("event") == "started":
-                    await prepare(number, response.started)
-                yield number, response
+            async for number, brought in stream:
+                if prepare and isinstance(brought, Started):
+                    await prepare(number, brought)
+                yield number, brought
 
-    async def _one(
-        self, ask: requests.Ask, request: messages.GenerateRequest
-    ) -> AsyncGenerator[messages.GenerateResponse]:
+    async def _one(self, ask: requests.Ask, request: Request) -> AsyncGenerator[Event]:
         """Yield what a generation brings; a refusal names the field as the client did."""
         counts_cached = ask.progress.reports_prompts
         generated = self._orchestrator.generate(request, counts_cached=counts_cached)
-        try:
+        with named_as_in(ask.fields):
             if request.json_schema:
                 _pass_over(await asyncio.to_thread(passed_over, request.json_schema))
             async with aclosing(generated) as stream:
-                async for response in stream:
-                    yield response
-        except InvalidRequest as refusal:
-            raise refusal.named(name_in(ask.fields, refusal.field)) from refusal
+                async for brought in stream:
+                    yield brought
 
     async def _embed(self, inputs: Sequence[Prompt], sent: str) -> messages.EmbedResponse:
         """Return the embeddings of any number of texts, all of them by one model.
@@ -414,7 +413,7 @@ class Gateway:
         for first in range(0, len(inputs), _EMBEDDED_TOGETHER):
             some = inputs[first : first + _EMBEDDED_TOGETHER]
             request = messages.EmbedRequest(
-                inputs=[prompt_parts(each) for each in some], model=found.model
+                inputs=[_parts(each) for each in some], model=found.model
             )
             try:
                 found.MergeFrom(await self._orchestrator.embed(request))
@@ -430,5 +429,9 @@ def _pass_over(what: Sequence[str]) -> None:
         scope.passed_over = tuple(dict.fromkeys((*scope.passed_over, *what)))
 
 
+def _parts(prompt: Prompt) -> messages.PromptParts:
+    return write_parts([prompt] if isinstance(prompt, str) else prompt)
+
+
 def _prompt_token_count(parsed: requests.Ask) -> int:
-    return sum(len(each.prompt_tokens.token_ids) for each in parsed.requests)
+    return sum(len(each.prompt) for each in parsed.requests)

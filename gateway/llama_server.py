@@ -5,11 +5,10 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from google.protobuf.json_format import MessageToDict
 from pydantic import Field
 
 from gateway.accumulator import (
@@ -28,23 +27,22 @@ from gateway.body_fields import (
     generate_request,
     read_prompts,
     refuse,
-    set_prompt,
 )
 from gateway.openai.answers import finite
 from gateway.openai.requests import Ask, ChatBody
-from gateway.progress import StreamProgress
-from gateway.usage import timings
+from gateway.usage import StreamProgress, timings
 from orchestrator.chat.template import ChatTemplate
-from outrider import wire
 from outrider.errors import InvalidRequest
+from outrider.messages import FinishReason
+from outrider.request import Detail
+from outrider.response import Delta, Event, Finished, Logprob, RoundReport, Started
 from outrider.sampling import NUMBERS, SamplingParameters
-from outrider.speculation import MODEL
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 _STOP_TYPES = {
-    messages.FINISH_REASON_END_OF_TEXT: "eos",
-    messages.FINISH_REASON_STOP_SEQUENCE: "word",
+    FinishReason.END_OF_TEXT: "eos",
+    FinishReason.STOP_SEQUENCE: "word",
 }
 
 # --- requests ---
@@ -108,15 +106,18 @@ def read_completion(fields: CompletionFields) -> Ask:
     limit = (
         fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     )
-    requests, progress = [], StreamProgress.of(fields)
-    for prompt in prompts:
-        request = generate_request(fields, token_limit=-1 if limit is None else limit)
-        request.completion_count = count
-        if fields.report:
-            request.round_detail = messages.ROUND_DETAIL_TOKENS
-        progress.ask(request)
-        set_prompt(request, prompt)
-        requests.append(request)
+    progress = StreamProgress.of(fields)
+    requests = [
+        generate_request(
+            fields,
+            prompt,
+            token_limit=-1 if limit is None else limit,
+            completion_count=count,
+            detail=Detail.TOKENS if fields.report else Detail.NOTHING,
+            running_statistics=progress.needs_statistics,
+        )
+        for prompt in prompts
+    ]
     return Ask(requests, fields, count, streams=bool(fields.stream), progress=progress)
 
 
@@ -159,29 +160,28 @@ class NativeAnswer:
         whole = [self._final(i, streamed=False) for i in range(len(self.gathering.completions))]
         return whole[0] if self._ask.is_single else whole
 
-    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
-        """Yield the events that a message becomes."""
+    def events(self, prompt: int, event: Event) -> Iterator[dict[str, Any]]:
+        """Yield the events that an event of the orchestrator becomes."""
         before, self._last = self._last, self._clock()
-        addition = self.gathering.add(prompt, response)
-        index = self.gathering.index(prompt, response)
-        timed = self._ask.progress.timings(response)
-        read = self._ask.progress.prompt(prompt, response)
+        addition = self.gathering.add(prompt, event)
+        index = self.gathering.index(prompt, event)
+        timed = self._ask.progress.timings(event)
+        read = self._ask.progress.prompt(prompt, event)
         if read:
             yield self._piece(index, Addition((), ()), []) | {"tokens_predicted": 0} | timed | read
         if addition is None:
             return
-        is_last = response.WhichOneof("event") == "finished"
+        ids = list(event.token_ids) if isinstance(event, Delta) else []
         report: dict[str, Any] = {}
-        if self._fields.report and not is_last:
+        if self._fields.report and isinstance(event, Delta):
             completion = self.gathering.completions[index]
             prompt_count = len(self.gathering.prompts[prompt].prompt_token_ids)
-            first = prompt_count + len(completion.token_ids) - len(response.delta.token_ids)
+            first = prompt_count + len(completion.token_ids) - len(ids)
             seconds = self._last - before
-            report = report_of(response.delta, first, seconds, self._decoders[index])
-        if addition.text or addition.tokens or response.delta.token_ids:
-            ids = list(response.delta.token_ids)
+            report = report_of(event, first, seconds, self._decoders[index])
+        if addition.text or addition.tokens or ids:
             yield self._piece(index, addition, ids) | report | timed
-        if is_last:
+        if isinstance(event, Finished):
             yield self._final(index, streamed=True)
 
     def _piece(self, index: int, addition: Addition, ids: list[int]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class NativeAnswer:
             "tokens": completion.token_ids if fields.return_tokens and not streamed else [],
             "id_slot": -1,
             "stop": True,
-            "model": prompt.model_name,
+            "model": prompt.model.name,
             "tokens_predicted": statistics.generated_token_count,
             "tokens_evaluated": len(prompt.prompt_token_ids),
             "generation_settings": generation_settings(self._ask, fields, prompt),
@@ -228,11 +228,7 @@ class NativeAnswer:
         if fields.n_probs and not streamed:
             shape["completion_probabilities"] = _probabilities(fields, completion.shown)
         if fields.report:
-            shape["statistics"] = MessageToDict(
-                statistics,
-                preserving_proto_field_name=True,
-                always_print_fields_with_no_presence=True,
-            )
+            shape["statistics"] = asdict(statistics)
         return _selected(shape, fields.response_fields) if fields.response_fields else shape
 
 
@@ -258,13 +254,16 @@ def _probabilities(
     return [_token_probability(token, after) for token in tokens]
 
 
+_NO_LOGPROB = Logprob(0.0, ())
+
+
 def _token_probability(token: CommittedToken, after: bool) -> dict[str, Any]:
-    logprob = token.logprob or messages.TokenLogprob()
+    logprob = token.logprob or _NO_LOGPROB
     return {
-        **_probability(token.token_id, token.text, logprob.log_probability, after),
+        **_probability(token.token_id, token.text, logprob.value, after),
         "top_probs" if after else "top_logprobs": [
-            _probability(each.token.token_id, each.token.text, each.log_probability, after)
-            for each in logprob.alternatives
+            _probability(each.token_id, each.text, value, after)
+            for each, value in logprob.alternatives
         ],
     }
 
@@ -278,20 +277,17 @@ def _probability(token_id: int, text: bytes, value: float, after: bool) -> dict[
     }
 
 
-def generation_settings(
-    ask: Ask, fields: CompletionFields, prompt: messages.GenerationStarted
-) -> dict[str, Any]:
+def generation_settings(ask: Ask, fields: CompletionFields, prompt: Started) -> dict[str, Any]:
     """Return how a completion was sampled, everything resolved."""
     request = ask.requests[0]
-    options, limit = request.speculative, request.token_limit
-    sampling = prompt.sampling if prompt.HasField("sampling") else request.sampling
+    said = {name: getattr(request, name) for name in ("n_max", "n_min", "p_min")}
     return {
-        **sampling_settings(sampling),
+        **sampling_settings(prompt.sampling),
         "n_ctx": prompt.context_token_count,
         "seed": prompt.seed,
         "stop": list(request.stop_sequences),
-        "max_tokens": limit,
-        "n_predict": limit,
+        "max_tokens": request.token_limit,
+        "n_predict": request.token_limit,
         "n_keep": fields.n_keep or 0,
         "n_discard": 0,
         "ignore_eos": bool(fields.ignore_eos),
@@ -300,35 +296,22 @@ def generation_settings(
         "post_sampling_probs": bool(fields.post_sampling_probs),
         "timings_per_token": bool(fields.timings_per_token),
         "lora": [],
-        **{
-            f"speculative.{name}": getattr(options, name)
-            for name in ("n_max", "n_min", "p_min")
-            if options.HasField(name)
-        },
+        **{f"speculative.{name}": value for name, value in said.items() if value is not None},
     }
 
 
-def sampling_settings(sampling: common.SamplingParameters) -> dict[str, Any]:
-    """Return sampling parameters under llama-server's names; what is unset has its default."""
+def sampling_settings(sampling: SamplingParameters) -> dict[str, Any]:
+    """Return sampling parameters under llama-server's names."""
     return {
-        **{
-            name: getattr(sampling if sampling.HasField(name) else _DEFAULTS, name)
-            for name in NUMBERS
-        },
-        "dry_sequence_breakers": list(sampling.dry_sequence_breakers.texts)
-        if sampling.HasField("dry_sequence_breakers")
-        else list(_DEFAULTS.dry_sequence_breakers),
+        **{name: getattr(sampling, name) for name in NUMBERS},
+        "dry_sequence_breakers": list(sampling.dry_sequence_breakers),
         "logit_bias": [
-            {"token": bias.token_id, "bias": bias.bias if math.isfinite(bias.bias) else None}
-            for bias in sampling.logit_biases
+            {"token": token_id, "bias": bias if math.isfinite(bias) else None}
+            for token_id, bias in sampling.logit_bias
         ],
         "grammar": sampling.grammar,
-        "samplers": [wire.STAGES.read(each).value for each in sampling.samplers]
-        or [stage.value for stage in _DEFAULTS.stages],
+        "samplers": [stage.value for stage in sampling.stages],
     }
-
-
-_DEFAULTS = SamplingParameters()
 
 
 # --- the report that our page reads ---
@@ -340,14 +323,15 @@ def utf8_decoder() -> codecs.IncrementalDecoder:
 
 
 def report_of(
-    delta: messages.GenerationDelta,
+    delta: Delta,
     first: int,
     seconds: float,
     decoder: codecs.IncrementalDecoder,
 ) -> dict[str, Any]:
     """Return the tokens and the round of a delta; the first token is the text's number `first`."""
-    number, sources = delta.report.round, _sources(delta.report)
-    lines = delta.report.draft_lines
+    its = delta.report
+    number = its.round if its is not None else 0
+    sources, lines = (its.sources, its.draft_lines) if its is not None else ((), ())
 
     def who(i: int) -> dict[str, Any]:
         """Return who proposed a draft token, and of which runner-up line it is, if of one."""
@@ -361,17 +345,12 @@ def report_of(
             for i, token in enumerate(committed_tokens(delta))
         ]
     }
-    if delta.HasField("report"):
-        report["round"] = _round(delta.report, seconds)
+    if its is not None:
+        report["round"] = _round(its, seconds)
     return report
 
 
-def _sources(report: messages.RoundReport) -> list[str]:
-    """Return who proposed each draft token of a round."""
-    return list(report.draft_sources) or [MODEL] * len(report.draft)
-
-
-def _lines(report: messages.RoundReport) -> dict[str, list[int]]:
+def _lines(report: RoundReport) -> dict[str, list[int]]:
     """Return which line of the draft each token of a round is of, where not all are its first."""
     return {"lines": list(report.draft_lines)} if report.draft_lines else {}
 
@@ -388,23 +367,22 @@ def _reported(
         **(who if token.origin == "drafted" else {}),
     }
     if token.logprob is not None:
-        shape["logprob"] = finite(token.logprob.log_probability)
+        shape["logprob"] = finite(token.logprob.value)
     return shape
 
 
-def _round(report: messages.RoundReport, seconds: float) -> dict[str, Any]:
+def _round(report: RoundReport, seconds: float) -> dict[str, Any]:
     draft = [_decode(token.text) for token in report.draft]
     accepted = report.accepted_token_count
-    end = messages.DraftEnd.Name(report.draft_end).removeprefix("DRAFT_END_").lower()
     return {
         "round": report.round,
         "draft": draft,
-        "sources": _sources(report),
+        "sources": list(report.sources),
         **_lines(report),
         "accepted": accepted,
         "rejected": draft[accepted] if accepted < len(draft) else None,
         "target": _decode(report.target.text),
-        "draft_end": end,
+        "draft_end": report.draft_end.name.lower(),
         "seconds": seconds,
     }
 
@@ -478,7 +456,7 @@ def properties(
     return {
         "default_generation_settings": {
             "params": {
-                **sampling_settings(common.SamplingParameters()),
+                **sampling_settings(SamplingParameters()),
                 "seed": -1,
                 "stop": [],
                 "max_tokens": -1,

@@ -22,6 +22,8 @@ import outrider
 from outrider.core.round_times import BUCKET_LIMITS, Durations, RoundTimes
 from outrider.descriptions import translation_level
 from outrider.errors import OutriderError
+from outrider.messages import FinishReason
+from outrider.response import Delta, Event, Finished, SourceStatistics, Started, Statistics
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -67,10 +69,10 @@ _MISSES = (
 _RUNNER_UP_SECONDS = "Decodes of drafts for runner-up lines alone."
 
 _OUTCOMES = {
-    messages.FINISH_REASON_END_OF_TEXT: "end_of_text",
-    messages.FINISH_REASON_TOKEN_LIMIT: "token_limit",
-    messages.FINISH_REASON_STOP_SEQUENCE: "stop_sequence",
-    messages.FINISH_REASON_CONTEXT_FULL: "context_full",
+    FinishReason.END_OF_TEXT: "end_of_text",
+    FinishReason.TOKEN_LIMIT: "token_limit",
+    FinishReason.STOP_SEQUENCE: "stop_sequence",
+    FinishReason.CONTEXT_FULL: "context_full",
 }
 
 
@@ -141,21 +143,21 @@ class Metrics:
             registry.register(_Renamed(registry, server))
 
     async def watch(
-        self, responses: AsyncGenerator[messages.GenerateResponse], completion_count: int = 1
-    ) -> AsyncGenerator[messages.GenerateResponse]:
-        """Yield the responses of a generation, and count what they report."""
+        self, events: AsyncGenerator[Event], completion_count: int = 1
+    ) -> AsyncGenerator[Event]:
+        """Yield the events of a generation, and count what they report."""
         begin = self._clock()
         last: dict[int, float] = {}
         outcome, left = "cancelled", completion_count
         self._running.inc()
         try:
-            async with aclosing(responses):
-                async for response in responses:
-                    self._count(response, begin, last)
-                    if response.WhichOneof("event") == "finished":
+            async with aclosing(events):
+                async for event in events:
+                    self._count(event, begin, last)
+                    if isinstance(event, Finished):
                         left -= 1
-                        outcome = _OUTCOMES.get(response.finished.reason, "unknown")
-                    yield response
+                        outcome = _OUTCOMES.get(event.reason, "unknown")
+                    yield event
         except OutriderError as error:
             outcome = error.reason.lower()
             raise
@@ -167,58 +169,49 @@ class Metrics:
             self._requests.labels("cancelled" if left and outcome in _ENDS else outcome).inc()
             self._request_seconds.observe(self._clock() - begin)
 
-    def _count(
-        self, response: messages.GenerateResponse, begin: float, last: dict[int, float]
-    ) -> None:
-        event = response.WhichOneof("event")
-        if event == "started":
-            self._prompt_tokens.inc(len(response.started.prompt_token_ids))
-        elif event == "delta" and response.delta.token_ids:
-            self._count_tokens(response.delta, begin, last, response.choice_index)
-        elif event == "finished":
-            self._count_rounds(response.finished.statistics)
-            if response.choice_index == 0:  # the others find in the cache what it has read
-                cached = response.finished.statistics.cached_token_count
-                self._cached_tokens.inc(max(0, cached))
+    def _count(self, event: Event, begin: float, last: dict[int, float]) -> None:
+        match event:
+            case Started():
+                self._prompt_tokens.inc(len(event.prompt_token_ids))
+            case Delta():
+                if event.token_ids:
+                    self._count_tokens(event, begin, last)
+            case Finished():
+                self._count_rounds(event.statistics)
+                if event.choice == 0:  # the others find in the cache what it has read
+                    self._cached_tokens.inc(max(0, event.statistics.cached_token_count))
 
-    def _count_tokens(
-        self,
-        delta: messages.GenerationDelta,
-        begin: float,
-        last: dict[int, float],
-        choice: int,
-    ) -> None:
+    def _count_tokens(self, delta: Delta, begin: float, last: dict[int, float]) -> None:
         now = self._clock()
         self._generated_tokens.inc(len(delta.token_ids))
         for origin in delta.origins:
-            name = messages.TokenOrigin.Name(origin).removeprefix("TOKEN_ORIGIN_").lower()
-            self._tokens_from.labels(name).inc()
-        if choice not in last:
+            self._tokens_from.labels(origin.value).inc()
+        if delta.choice not in last:
             self._first_token.observe(now - begin)
         else:
-            pace = (now - last[choice]) / len(delta.token_ids)
+            pace = (now - last[delta.choice]) / len(delta.token_ids)
             for _ in delta.token_ids:
                 self._between_tokens.observe(pace)
-        last[choice] = now
+        last[delta.choice] = now
 
-    def _count_rounds(self, numbers: messages.GenerationStatistics) -> None:
+    def _count_rounds(self, numbers: Statistics) -> None:
         self._drafts.inc(numbers.drafted_round_count)
         self._draft_tokens.inc(numbers.drafted_token_count)
         self._accepted.inc(numbers.accepted_token_count)
         for position, count in enumerate(numbers.accepted_by_position):
             self._accepted_at.labels(str(position)).inc(count)
         self._rounds.inc(numbers.round_count)
-        self._prompt_seconds.inc(_seconds(numbers.prompt_duration))
-        self._generation_seconds.inc(_seconds(numbers.generation_duration))
+        self._prompt_seconds.inc(max(0.0, numbers.prompt_seconds))
+        self._generation_seconds.inc(max(0.0, numbers.generation_seconds))
         for phase, seconds in _phases(numbers):
             self._phase_seconds.labels(phase).inc(seconds)
         for role, engine in (("target", numbers.target_time), ("draft", numbers.draft_time)):
-            if engine.HasField("step_count"):
+            if engine.step_count is not None:
                 self._steps.labels(role).inc(max(0, engine.step_count))
         foreseen, misses = numbers.foreseen_miss_count, numbers.forked_miss_count
         self._misses.labels("true").inc(foreseen)
         self._misses.labels("false").inc(max(0, misses - foreseen))
-        self._runner_up_seconds.inc(_seconds(numbers.draft_time.runner_up_duration))
+        self._runner_up_seconds.inc(numbers.draft_time.runner_up_seconds)
         for source in numbers.sources:
             for name, amount in _reported(source):
                 self._of_sources[name].labels(source.name).inc(amount)
@@ -235,27 +228,25 @@ class Metrics:
 _ENDS = frozenset({*_OUTCOMES.values(), "unknown"})
 
 
-def _phases(numbers: messages.GenerationStatistics) -> Iterator[tuple[str, float]]:
-    yield "draft", _seconds(numbers.draft_wait_duration)
-    yield "verify", _seconds(numbers.verify_wait_duration)
-    yield (
-        "network",
-        _seconds(numbers.verify_network_duration) + _seconds(numbers.draft_network_duration),
-    )
-    yield "queue", _seconds(numbers.target_time.queue_duration)
-    yield "decode", _seconds(numbers.target_time.decode_duration)
-    yield "sample", _seconds(numbers.target_time.sample_duration)
+def _phases(numbers: Statistics) -> Iterator[tuple[str, float]]:
+    yield "draft", max(0.0, numbers.draft_wait_seconds)
+    yield "verify", max(0.0, numbers.verify_wait_seconds)
+    yield "network", max(0.0, numbers.network_seconds)
+    yield "queue", numbers.target_time.queue_seconds
+    yield "decode", numbers.target_time.decode_seconds
+    yield "sample", numbers.target_time.sample_seconds
 
 
-def _reported(source: messages.SourceStatistics) -> Iterator[tuple[str, float]]:
+def _reported(source: SourceStatistics) -> Iterator[tuple[str, float]]:
     """Yield what a source did; what is not reported of it gets no sample, rather than a 0."""
     yield "draft_tokens", source.drafted_token_count
     yield "accepted_tokens", source.accepted_token_count
-    if source.HasField("decided_token_count"):
-        yield "decided_tokens", source.decided_token_count
-        yield "agreed_tokens", source.agreed_token_count
-    if source.HasField("duration"):
-        yield "seconds", _seconds(source.duration)
+    reported = {
+        "decided_tokens": source.decided_token_count,
+        "agreed_tokens": source.agreed_token_count,
+        "seconds": source.seconds,
+    }
+    yield from ((name, amount) for name, amount in reported.items() if amount is not None)
 
 
 def _seconds(duration: Duration) -> float:

@@ -11,7 +11,6 @@ from pydantic import Field
 from gateway.body_fields import Body, ListOf
 from outrider.errors import InvalidRequest
 from outrider.grammar.json_texts import either, quoted
-from outrider.v1 import orchestrator_service_pb2 as messages
 
 
 class StructuredOutputs(Body):
@@ -40,21 +39,25 @@ def constrains(fields: GuidedFields) -> bool:
     return any(_given(fields))
 
 
-def constrain(request: messages.GenerateRequest, fields: GuidedFields) -> None:
-    """Set the schema or the grammar that is asked for. Raises InvalidRequest."""
+def constraint(fields: GuidedFields, schema: str, grammar: str) -> tuple[str, str]:
+    """Return the schema and the grammar that the text must keep, one of them or both empty.
+
+    `schema` and `grammar` are what the request says by other fields. Raises InvalidRequest.
+    """
     for field, kind, value in _given(fields):
-        if request.json_schema or request.sampling.grammar:
+        if schema or grammar:
             raise InvalidRequest(field, "does not go with another constraint of the text")
         if kind == "json":
-            request.json_schema = value if isinstance(value, str) else json.dumps(value)
+            schema = value if isinstance(value, str) else json.dumps(value)
         elif kind == "json_object":
-            request.json_schema = json.dumps({"type": "object"})
+            schema = json.dumps({"type": "object"})
         elif kind == "choice":
-            request.sampling.grammar = _grammar_of_choices(field, value)
+            grammar = _grammar_of_choices(field, value)
         elif kind == "grammar":
-            request.sampling.grammar = value
+            grammar = value
         else:
             raise InvalidRequest(field, "is not supported; a grammar can say the same")
+    return schema, grammar
 
 
 def _given(fields: GuidedFields) -> Iterator[tuple[str, str, Any]]:

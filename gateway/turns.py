@@ -8,12 +8,12 @@ from hashlib import sha256
 from typing import Any
 
 from gateway.accumulator import Addition, Completion
-from orchestrator.chat.events import CallBegun, CallEnded, Event, parse
+from orchestrator.chat.events import CallBegun, CallEnded, TurnEvent, parse
 from orchestrator.chat.format import ChatFormat, Ids
 from orchestrator.chat.parser import ChatParser
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.messages import FinishReason
 
-_CUTS = (messages.FINISH_REASON_TOKEN_LIMIT, messages.FINISH_REASON_CONTEXT_FULL)
+_CUTS = (FinishReason.TOKEN_LIMIT, FinishReason.CONTEXT_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,17 @@ class TurnStream:
         self.has_called = False
         """Whether a call is complete."""
 
-    def add(self, addition: Addition) -> list[Event]:
+    def add(self, addition: Addition) -> list[TurnEvent]:
         """Return what an addition makes certain."""
         return self._named(event for piece in addition.pieces for event in self._parser.add(piece))
 
-    def finish(self, completion: Completion) -> list[Event]:
+    def finish(self, completion: Completion) -> list[TurnEvent]:
         """Return the rest."""
         assert completion.finished is not None
         return self._named(self._parser.finish(is_cut=completion.finished.reason in _CUTS))
 
-    def _named(self, events: Any) -> list[Event]:
-        named: list[Event] = []
+    def _named(self, events: Any) -> list[TurnEvent]:
+        named: list[TurnEvent] = []
         for event in events:
             is_begin = isinstance(event, CallBegun)
             named.append(CallBegun(event.name, self._id(event)) if is_begin else event)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-
-from outrider.v1 import orchestrator_service_pb2 as messages
-
-
-def milliseconds(duration: Duration) -> float:
-    """Return a duration in milliseconds."""
-    return duration.seconds * 1e3 + duration.nanos / 1e6
+from gateway.body_fields import StreamedFields
+from outrider.response import Event, Started, Statistics
 
 
 def usage(
-    prompts: Sequence[messages.GenerationStarted],
-    completions: Sequence[messages.GenerationStatistics],
+    prompts: Sequence[Started],
+    completions: Sequence[Statistics],
     *,
     is_predicted: bool = False,
 ) -> dict[str, Any]:
@@ -49,17 +44,17 @@ def usage(
     }
 
 
-def timings(statistics: messages.GenerationStatistics) -> dict[str, Any]:
+def timings(statistics: Statistics) -> dict[str, Any]:
     """Return llama-server's timings; what was drafted is in them if anything was."""
     cached, count = statistics.cached_token_count, statistics.generated_token_count
     read = statistics.prompt_token_count - cached
     shape: dict[str, Any] = {
         "cache_n": cached,
         "prompt_n": read,
-        **_speed("prompt", read, milliseconds(statistics.prompt_duration)),
+        **_speed("prompt", read, 1e3 * statistics.prompt_seconds),
         "predicted_n": count,
         # The time begins with the first token, which it is therefore not the time of.
-        **_speed("predicted", max(0, count - 1), milliseconds(statistics.generation_duration)),
+        **_speed("predicted", max(0, count - 1), 1e3 * statistics.generation_seconds),
     }
     if statistics.drafted_token_count:
         shape["draft_n"] = statistics.drafted_token_count
@@ -75,7 +70,7 @@ def _speed(what: str, count: int, taken: float) -> dict[str, Any]:
     }
 
 
-def acceptance_metrics(statistics: messages.GenerationStatistics) -> dict[str, Any]:
+def acceptance_metrics(statistics: Statistics) -> dict[str, Any]:
     """Return vLLM's per-request metrics of acceptance, as detailed as it reports them."""
     steps, drafted = statistics.drafted_round_count, statistics.drafted_token_count
     accepted = statistics.accepted_token_count
@@ -94,10 +89,67 @@ def acceptance_metrics(statistics: messages.GenerationStatistics) -> dict[str, A
     }
 
 
-def acceptance_histogram(statistics: messages.GenerationStatistics) -> list[int]:
+def acceptance_histogram(statistics: Statistics) -> list[int]:
     """Return in how many rounds with a draft exactly 0, 1, 2 ... of its tokens were accepted."""
     # Tokens are accepted from the first on, so those that got to i are those that passed i - 1.
     length = len(statistics.drafted_by_position)
     reached = [statistics.drafted_round_count, *statistics.accepted_by_position]
     reached += [0] * (length + 2 - len(reached))
     return [reached[i] - reached[i + 1] for i in range(length + 1)]
+
+
+# --- so far ---
+
+
+@dataclass(slots=True)
+class StreamProgress:
+    """What streams report on request while they last, as llama-server does.
+
+    That are the timings so far, for every chunk, and how far prompts are read: before, and after.
+    """
+
+    reports_timings: bool = False
+    reports_prompts: bool = False
+    _being_read: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, fields: StreamedFields) -> StreamProgress:
+        """Return what a request asks for."""
+        streams = bool(fields.stream)
+        return cls(
+            streams and bool(fields.timings_per_token), streams and bool(fields.return_progress)
+        )
+
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether what it reports comes with running statistics."""
+        return self.reports_timings or self.reports_prompts
+
+    def timings(self, event: Event) -> dict[str, Any]:
+        """Return what goes into every chunk that an event becomes."""
+        statistics = _statistics(event)
+        return {"timings": timings(statistics)} if self.reports_timings and statistics else {}
+
+    def prompt(self, number: int, event: Event) -> dict[str, Any]:
+        """Return what goes into a chunk of its own before all others that an event becomes."""
+        if not self.reports_prompts:
+            return {}
+        if isinstance(event, Started):
+            self._being_read.add(number)
+            count, cached = len(event.prompt_token_ids), event.cached_token_count
+            return _prompt_progress(count, cached, cached, 0)
+        statistics = _statistics(event)
+        if number not in self._being_read or statistics is None:
+            return {}
+        self._being_read.remove(number)
+        count, taken = statistics.prompt_token_count, int(1e3 * statistics.prompt_seconds)
+        return _prompt_progress(count, statistics.cached_token_count, count, taken)
+
+
+def _statistics(event: Event) -> Statistics | None:
+    return None if isinstance(event, Started) else event.statistics
+
+
+def _prompt_progress(total: int, cached: int, processed: int, taken: int) -> dict[str, Any]:
+    counts = {"total": total, "cache": cached, "processed": processed, "time_ms": taken}
+    return {"prompt_progress": counts}

@@ -14,7 +14,7 @@ from contextlib import (
 )
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from orchestrator import reporting
 from orchestrator.admission import Pace, Writers
@@ -25,7 +25,6 @@ from orchestrator.lookup_caches import SharedTexts
 from orchestrator.own_prompts import DraftTemplates, OwnPrompts
 from orchestrator.planner import Planner
 from orchestrator.pool import Pool
-from orchestrator.request import GenerationRequest, read_request
 from orchestrator.resuming import (
     MOST_REPEATS,
     NOTHING_REPORTED,
@@ -35,7 +34,7 @@ from orchestrator.resuming import (
 )
 from orchestrator.timings import Timings
 from orchestrator.traces import CompletionTrace, GenerationTrace
-from outrider import logs, request_scope, wire
+from outrider import logs, request_scope
 from outrider.core.actions import Commit, End
 from outrider.core.counts import Counts
 from outrider.core.generation import Generation
@@ -43,10 +42,12 @@ from outrider.core.plan import Plan
 from outrider.core.round_times import RoundTimes
 from outrider.core.text import TextAssembler
 from outrider.errors import EngineBusy
-from outrider.messages import MAX_SCORES, FinishReason
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.messages import FinishReason, Origin
+from outrider.request import Detail, Request
+from outrider.response import Delta, Event, Finished, Logprob, Statistics
+from outrider.speculation import DraftTemplate, Speculation
 
-Responses = AsyncGenerator[messages.GenerateResponse]
+Events = AsyncGenerator[Event]
 
 _MOST_WAITING = 16
 """Messages of several completions that wait for a client that does not read."""
@@ -58,7 +59,7 @@ Turn = AbstractAsyncContextManager[None]
 class Observer(Protocol):
     """Sees all generations of an orchestrator."""
 
-    def watch(self, responses: Responses, completion_count: int, /) -> Responses:
+    def watch(self, events: Events, completion_count: int, /) -> Events:
         """Pass on, unchanged, what a generation of so many completions brings."""
 
     def note_rounds(self, times: RoundTimes, /) -> None:
@@ -108,13 +109,13 @@ class Completions:
 
     async def generate(
         self,
-        request: messages.GenerateRequest,
+        asked: Request,
         seconds: float | None = None,
         counts_cached: bool = False,
         turn: Turn | None = None,
         reported: Mapping[int, Reported] = NOTHING_REPORTED,
-    ) -> AsyncGenerator[messages.GenerateResponse]:
-        """Yield one `started`; then of each completion any number of `delta`, one `finished`.
+    ) -> Events:
+        """Yield one `Started`; then of each completion any number of `Delta`, one `Finished`.
 
         Closing the iterator stops the work at both models. `counts_cached`
         asks the target first how much of the prompt it holds. Raises what can
@@ -126,55 +127,53 @@ class Completions:
         limit = self._config.request_seconds
         seconds = limit if seconds is None else min(seconds, limit)
         clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
-        default, pool = self._config.speculation, self._pool
-        drafts = pool.may_have_draft or pool.target_drafts
-        asked = read_request(request, default, drafts)
+        speculation = self._speculation(asked)
         scope, trace = request_scope.current(), GenerationTrace.begun(clock.begin)
         async with AsyncExitStack() as stack:
             if trace is not None:
                 stack.push(lambda _, error, __: trace.end(error))
             if turn is None:
                 self._check_place(asked.completion_count)
-                in_flight = stack.enter_context(self._active(asked))
+                in_flight = stack.enter_context(self._active(asked, speculation))
             with nullcontext() if trace is None else trace.planning():
-                plan = await self.planner.plan(asked, clock.deadline)
-            started = reporting.started(plan)
+                plan = await self.planner.plan(asked, speculation, clock.deadline)
+            cached, logprobs = 0, tuple[Logprob, ...]()
             if counts_cached:
-                started.cached_token_count = await self.planner.cached_count(plan, clock.deadline)
+                cached = await self.planner.cached_count(plan, clock.deadline)
             if asked.prompt_logprobs:
                 scores = await self.planner.score(plan, clock.deadline)
-                for first in range(0, len(scores), MAX_SCORES):
-                    part = scores[first : first + MAX_SCORES]
-                    logprobs = [reporting.logprob_of(each, plan.token_texts) for each in part]
-                    started.prompt_logprobs.extend(logprobs)
-                    await asyncio.sleep(0)
+                logprobs = await asyncio.to_thread(reporting.logprobs_of, scores, plan.token_texts)
             if scope is not None:
                 scope.prompt_tokens += len(plan.prompt)
             if trace is not None:
                 trace.planned(plan, turn is not None)
-            yield messages.GenerateResponse(started=started)
+            yield reporting.started(plan, cached, logprobs)
             if turn is not None:
                 await stack.enter_async_context(turn)
-                in_flight = stack.enter_context(self._active(asked))
+                in_flight = stack.enter_context(self._active(asked, speculation))
                 clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
             in_flight.prompt_count = len(plan.prompt)
             async with aclosing(self._all(plan, asked, clock, reported, trace)) as stream:
-                async for response in stream:
-                    count = len(response.delta.token_ids)
+                async for event in stream:
+                    count = len(event.token_ids) if isinstance(event, Delta) else 0
                     in_flight.token_count += count
                     self.token_count += count
                     if scope is not None:
                         scope.tokens += count
-                    yield response
+                    yield event
+
+    def _speculation(self, asked: Request) -> Speculation:
+        drafts = self._pool.may_have_draft or self._pool.target_drafts
+        return asked.speculation(self._config.speculation, drafts)
 
     def _all(
         self,
         plan: Plan,
-        asked: GenerationRequest,
+        asked: Request,
         clock: _Clock,
         reported: Mapping[int, Reported],
         trace: GenerationTrace | None,
-    ) -> AsyncGenerator[messages.GenerateResponse]:
+    ) -> Events:
         """Return what the completions that are not finished bring, all at once."""
         plans = [plan]
         plans += [self.planner.another(plan, i) for i in range(1, asked.completion_count)]
@@ -187,7 +186,7 @@ class Completions:
         return merged(first, others) if others else first
 
     def _driver(
-        self, generation: Generation, asked: GenerationRequest, deadline: float
+        self, generation: Generation, asked: Request, deadline: float
     ) -> Driver | BeamDriver:
         plan = generation.plan
         if plan.beam_count > 1:
@@ -195,16 +194,17 @@ class Completions:
         # Where a part of the prompt is left out, nobody knows what of the conversation that is.
         is_whole = not (plan.is_truncated or plan.opening.dropped.token_ids)
         own = None
-        if asked.conversation is not None and is_whole:
+        wants = plan.control.speculation.draft_template is DraftTemplate.OWN
+        if asked.conversation is not None and wants and is_whole:
             own = OwnPrompts(self._templates, asked.conversation)
         return Driver(generation, self._pool, deadline, own)
 
-    def _note_text(self, generation: Generation, asked: GenerationRequest) -> None:
+    def _note_text(self, generation: Generation, asked: Request) -> None:
         target = self._pool.target.model
         if target is not None:
             prompt, text = generation.plan.prompt, generation.committed
             own = text[len(prompt) :]
-            self._shared.note_text(prompt, own, target.vocabulary, asked.is_shared)
+            self._shared.note_text(prompt, own, target.vocabulary, not asked.has_own_salt)
 
     def _check_place(self, count: int) -> None:
         if self.active_count + count > self._config.generations:
@@ -212,10 +212,10 @@ class Completions:
             raise EngineBusy(f"{self.active_count} generations are in flight", wait)
 
     @contextmanager
-    def _active(self, asked: GenerationRequest) -> Iterator[InFlight]:
+    def _active(self, asked: Request, speculation: Speculation) -> Iterator[InFlight]:
         """Count a request's completions as active, and learn how long they take."""
         begin = time.monotonic()
-        in_flight = InFlight(asked.speculation.drafts, begin=begin)
+        in_flight = InFlight(speculation.drafts, begin=begin)
         self._count_active(asked.completion_count)
         self.in_flight.append(in_flight)
         try:
@@ -232,9 +232,7 @@ class Completions:
         else:
             self.idle.set()
 
-    async def _counted(
-        self, deltas: AsyncGenerator[messages.GenerationDelta]
-    ) -> AsyncGenerator[messages.GenerationDelta]:
+    async def _counted(self, deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
         """Pass on what a generation adds to its text, and count it while it is being written."""
         text = object()
         try:
@@ -255,17 +253,18 @@ class Completions:
     async def _completion(
         self,
         plan: Plan,
-        asked: GenerationRequest,
+        asked: Request,
         clock: _Clock,
         before: Reported,
         whole: GenerationTrace | None,
-    ) -> AsyncGenerator[messages.GenerateResponse]:
+    ) -> Events:
         """Yield one completion; where a full context shifts, of several generations."""
         trace = None if whole is None else whole.completion(plan.opening.choice)
-        text = TextAssembler[messages.TokenOrigin](asked.stops)
+        text = TextAssembler[Origin](asked.stop_sequences)
         taken = _Taken(Timings(clock.begin))
         last = _show_again(plan, before, text)
         reason = before.reason(plan.end_token_ids, text.stopped_by)
+        reports = asked.detail is not Detail.NOTHING
         repeated, first, repeats = Repeated(()), plan, 0
         if plan.repeats and reason is None:
             repeated = Repeated(before.token_ids)
@@ -276,14 +275,16 @@ class Completions:
             generation.finished, reason = reason, None
             driver = self._driver(generation, asked, clock.deadline)
             driver.timings.begin, driver.timings.trace = clock.begin, trace
-            deltas = self._counted(_deltas(generation, driver, text, asked.wants_report, repeated))
+            deltas = self._counted(_deltas(generation, driver, text, reports, repeated))
             try:
                 async with aclosing(deltas):
                     async for delta in deltas:
                         last = delta.origins[-1]
-                        if asked.wants_statistics:
-                            delta.statistics.CopyFrom(taken.with_part(generation, driver))
-                        yield _response(plan, delta=delta)
+                        if asked.running_statistics:
+                            so_far = taken.with_part(generation, driver)
+                            yield replace(delta, statistics=so_far)
+                        else:
+                            yield delta
             except WrittenOtherwise:
                 # Perhaps by the last bit of a number, which is another one the next time.
                 repeats += 1
@@ -299,11 +300,10 @@ class Completions:
         self._note_text(generation, asked)
         rest = text.finish(last)
         if rest and not before.has_rest:
-            delta = messages.GenerationDelta(pieces=reporting.pieces_of(rest))
-            if asked.wants_statistics:
-                delta.statistics.CopyFrom(taken.statistics(generation))
-            yield _response(plan, delta=delta)
-        yield _response(plan, finished=self._finished(generation, taken, text.stopped_by, trace))
+            whole_time = taken.statistics(generation) if asked.running_statistics else None
+            pieces, choice = reporting.pieces_of(rest), plan.opening.choice
+            yield Delta((), (), pieces, choice=choice, statistics=whole_time)
+        yield self._finished(generation, taken, text.stopped_by, trace)
 
     def _finished(
         self,
@@ -311,10 +311,9 @@ class Completions:
         taken: _Taken,
         stopped_by: str,
         trace: CompletionTrace | None,
-    ) -> messages.GenerationFinished:
+    ) -> Finished:
         """Return how a completion ended, and report that."""
-        finished = reporting.finished(generation, taken.statistics(generation))
-        finished.stop_sequence = stopped_by
+        finished = reporting.finished(generation, taken.statistics(generation), stopped_by)
         _log(generation, finished.statistics)
         if trace is not None:
             trace.end(finished)
@@ -337,9 +336,7 @@ class _Taken:
         self.timings.add(driver.timings)
         self.byte_count += driver.wire_bytes
 
-    def with_part(
-        self, part: Generation, driver: Driver | BeamDriver
-    ) -> messages.GenerationStatistics:
+    def with_part(self, part: Generation, driver: Driver | BeamDriver) -> Statistics:
         """Return what the completion took so far, with a part that is in flight.
 
         Without its single rounds: a message for each of them would repeat all before it.
@@ -350,7 +347,7 @@ class _Taken:
         whole.counts.drafted_by_round.clear()
         return whole.statistics(part)
 
-    def statistics(self, part: Generation) -> messages.GenerationStatistics:
+    def statistics(self, part: Generation) -> Statistics:
         """Return what the completion took up to a part that is counted."""
         return reporting.statistics(part, self.counts, self.timings, self.byte_count)
 
@@ -363,17 +360,13 @@ class _Clock:
     deadline: float  # of the monotonic clock
 
 
-def _response(plan: Plan, **event: Any) -> messages.GenerateResponse:
-    return messages.GenerateResponse(choice_index=plan.opening.choice, **event)
-
-
 async def _deltas(
     generation: Generation,
     driver: Driver | BeamDriver,
-    text: TextAssembler[messages.TokenOrigin],
+    text: TextAssembler[Origin],
     wants_report: bool,
     repeated: Repeated,
-) -> AsyncGenerator[messages.GenerationDelta]:
+) -> AsyncGenerator[Delta]:
     """Drive a generation and yield what its rounds add to the text, but for what is repeated."""
     plan = generation.plan
     length = len(plan.prompt)
@@ -393,7 +386,8 @@ async def _deltas(
             if text.stopped_by and generation.finished is not FinishReason.STOP_SEQUENCE:
                 generation.stop(length)
             if wants_report and event.report is not None:
-                delta.report.CopyFrom(reporting.report_of(event.report, plan.token_texts))
+                report = reporting.report_of(event.report, plan.token_texts)
+                delta = replace(delta, report=report)
             yield delta
 
 
@@ -407,37 +401,31 @@ def _after(commit: Commit, count: int) -> Commit:
     )
 
 
-def _show_again(
-    plan: Plan, before: Reported, text: TextAssembler[messages.TokenOrigin]
-) -> messages.TokenOrigin:
+def _show_again(plan: Plan, before: Reported, text: TextAssembler[Origin]) -> Origin:
     """Bring a text to where it was after what was reported; return its last token's origin."""
     if not before.token_ids:
-        return messages.TOKEN_ORIGIN_PLAIN
-    origins = [wire.ORIGINS.read(each) for each in before.origins]
-    reporting.delta_of(Commit(before.token_ids, origins), plan, text)
+        return Origin.PLAIN
+    reporting.delta_of(Commit(before.token_ids, before.origins), plan, text)
     return before.origins[-1]
 
 
-async def _none() -> AsyncGenerator[messages.GenerateResponse]:
+async def _none() -> Events:
     """Yield nothing."""
-    nothing: tuple[messages.GenerateResponse, ...] = ()
+    nothing: tuple[Event, ...] = ()
     for each in nothing:
         yield each
 
 
-async def merged(
-    first: AsyncGenerator[messages.GenerateResponse],
-    others: Sequence[AsyncGenerator[messages.GenerateResponse]],
-) -> AsyncGenerator[messages.GenerateResponse]:
+async def merged(first: Events, others: Sequence[Events]) -> Events:
     """Yield what several streams bring, as it comes; the others start after the first's first.
 
     By then the prompt is in the target's cache. Raises what any of them raises. Where nobody takes
     what comes they wait, as a single one does.
     """
-    arrived: asyncio.Queue[messages.GenerateResponse | BaseException | None]
+    arrived: asyncio.Queue[Event | BaseException | None]
     arrived = asyncio.Queue(_MOST_WAITING)
 
-    async def pump(stream: AsyncGenerator[messages.GenerateResponse]) -> None:
+    async def pump(stream: Events) -> None:
         try:
             async with aclosing(stream):
                 async for response in stream:
@@ -468,7 +456,7 @@ async def merged(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _log(generation: Generation, numbers: messages.GenerationStatistics) -> None:
+def _log(generation: Generation, numbers: Statistics) -> None:
     """Log the end of a generation; counts and times, never text."""
     assert generation.finished is not None
     logs.event(
@@ -481,8 +469,8 @@ def _log(generation: Generation, numbers: messages.GenerationStatistics) -> None
         drafted=numbers.drafted_token_count,
         accepted=numbers.accepted_token_count,
         rounds=numbers.round_count,
-        first_token_ms=numbers.first_token_duration.ToMilliseconds(),
-        generation_ms=numbers.generation_duration.ToMilliseconds(),
+        first_token_ms=int(1e3 * numbers.first_token_seconds),
+        generation_ms=int(1e3 * numbers.generation_seconds),
         draft_faults=numbers.draft_fault_count,
         target_faults=numbers.target_fault_count,
     )

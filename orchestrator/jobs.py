@@ -15,14 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.admission import Pace, next_turn
-from orchestrator.completions import Responses, Turn
+from orchestrator.completions import Events, Turn
 from orchestrator.log import Entry, Log, Retention, digest_of
-from orchestrator.reporting import MOST_RESPONSES, in_pages, leading
+from orchestrator.reporting import pages_of
 from orchestrator.resuming import (
     NOTHING_REPORTED,
     Reported,
     check_prompt,
-    counted,
     repeatable,
     reported_of,
 )
@@ -34,7 +33,17 @@ from outrider.errors import (
     OutriderError,
     PeerUnavailable,
 )
+from outrider.messages import FinishReason, Origin
+from outrider.request import Request
+from outrider.response import Delta, Finished, Started, Statistics
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.wire_requests import read_request, write_request
+from outrider.wire_responses import (
+    leading,
+    read_event,
+    read_started,
+    write_event,
+)
 
 # Bytes of all jobs. The bundled pair's take 15 for each token, 380 with 20 log probabilities.
 STATE_BYTES = 2**30
@@ -44,9 +53,11 @@ MOST_AWAY_SECONDS = 24 * 3600.0
 MAX_RESPONSES = 1 << 16  # that wait to be taken; a job that brings more ends: nobody reads it
 MAX_WAITING_BYTES = 128 * 2**20  # of one job, with those that were taken where it is on disk
 MAX_ATTEMPTS = 5  # restarts after which a job is continued: it may be what ends the process
+MOST_RESPONSES = 4096
+"""Responses in one answer at most: more would keep the event loop for longer than 10 ms."""
 MAX_WAIT_SECONDS = 30.0  # of one poll: less than proxies wait for an answer
 
-Generate = Callable[[messages.GenerateRequest, Turn, Mapping[int, Reported]], Responses]
+Generate = Callable[[Request, Turn, Mapping[int, Reported]], Events]
 
 
 def job_log(count: int, seconds: float, folder: Path | None = None) -> Log:
@@ -130,37 +141,39 @@ class Jobs:
         for entry in interrupted:
             entry.attempts += 1
             self._log.note(entry)
-            counts = messages.GenerationStatistics()
-            rest = self._continued(entry, counts)
-            entry.task = asyncio.create_task(self._run(entry, rest, counts))
+            origins = Counter[Origin]()
+            rest = self._continued(entry, origins)
+            entry.task = asyncio.create_task(self._run(entry, rest, origins))
 
-    async def _continued(self, entry: Entry, counts: messages.GenerationStatistics) -> Responses:
-        """Yield the rest of a job that a restart interrupted."""
+    async def _continued(self, entry: Entry, origins: Counter[Origin]) -> Events:
+        """Yield the rest of a job that a restart interrupted; count what it brought before."""
         if entry.attempts > MAX_ATTEMPTS:
             raise PeerUnavailable(f"the job was begun anew after {MAX_ATTEMPTS} restarts")
         brought = await self._log.read(entry)
-        reported = reported_of(map(messages.GenerateResponse.FromString, brought))
-        counts.CopyFrom(counted(_started(entry), reported))
-        request = messages.GenerateRequest.FromString(entry.request)
+        events = map(read_event, map(messages.GenerateResponse.FromString, brought))
+        reported = reported_of(events)
+        for its in reported.values():
+            origins.update(its.origins)
+        request = read_request(messages.GenerateRequest.FromString(entry.request))
         turn = self._turns.take(entry.caller)
         async with aclosing(self._generate(request, turn, reported)) as rest:
-            async for response in rest:
-                yield response
+            async for event in rest:
+                yield event
 
     async def submit(
         self,
-        request: messages.GenerateRequest,
+        request: Request,
         caller: str = "",
         owner: str = "",
         key: bytes = b"",
-    ) -> tuple[str, messages.GenerationStarted]:
+    ) -> tuple[str, Started]:
         """Start a job, or find the one that was started with the key; `key` is empty for none.
 
         Returns its id and how the prompt was read. Raises what is wrong with the request,
         KeyReused, EngineBusy when too many jobs, of all callers or of this one, run or wait, and
         StateUnavailable where it cannot be kept.
         """
-        digest = digest_of(request.SerializeToString(deterministic=True))
+        digest = digest_of(write_request(request).SerializeToString(deterministic=True))
         entry = self._log.repeated(key, digest, "idempotency_key")
         if entry is None:
             self._log.check()
@@ -177,17 +190,18 @@ class Jobs:
             await asyncio.shield(self._opening[entry])
         return entry.id, _started(entry)
 
-    async def _open(self, entry: Entry, request: messages.GenerateRequest) -> None:
+    async def _open(self, entry: Entry, request: Request) -> None:
         """Start a job, and return once it is kept. Where that fails it is forgotten."""
         try:
             stream = self._generate(request, self._turns.take(entry.caller), NOTHING_REPORTED)
-            first, *rest = in_pages(await anext(stream))
-            again = repeatable(request, first.started).SerializeToString()
+            started = await anext(stream)
+            assert isinstance(started, Started)
+            first, *rest = await pages_of(started)
+            again = write_request(repeatable(request, started)).SerializeToString()
             self._log.keep(entry, again, first.started.SerializeToString())
-            for response in rest:
-                self._log.append(entry, response.SerializeToString())
-            counts = counted(first.started, NOTHING_REPORTED)
-            entry.task = asyncio.create_task(self._run(entry, stream, counts))
+            for page in rest:
+                self._log.append(entry, page.SerializeToString())
+            entry.task = asyncio.create_task(self._run(entry, stream, Counter()))
             await asyncio.sleep(0)  # a task that has not begun would not notice its end
             await self._log.settle()
         except BaseException:
@@ -198,26 +212,31 @@ class Jobs:
         finally:
             self._opening.pop(entry, None)
 
-    async def _run(
-        self, entry: Entry, stream: Responses, counts: messages.GenerationStatistics
-    ) -> None:
-        """Log everything that comes; the last event always says how it ended."""
+    async def _run(self, entry: Entry, stream: Events, origins: Counter[Origin]) -> None:
+        """Log everything that comes; the last event always says how it ended.
+
+        `origins` are those of the tokens that were brought.
+        """
         error = b""
         try:
             async with aclosing(stream):
-                async for response in stream:
-                    if response.HasField("started"):  # again, after a restart
-                        check_prompt(_started(entry), response.started)
+                async for event in stream:
+                    if isinstance(event, Started):  # again, after a restart
+                        check_prompt(_started(entry), event)
                         continue
-                    self._log.append(entry, response.SerializeToString())
-                    origins = list(response.delta.origins)
-                    counts.generated_token_count += len(origins)
-                    counts.accepted_token_count += origins.count(messages.TOKEN_ORIGIN_DRAFTED)
+                    self._log.append(entry, write_event(event).SerializeToString())
+                    if isinstance(event, Delta):
+                        origins.update(event.origins)
                     self._check_room(entry)
         except asyncio.CancelledError:
-            finished = messages.GenerationFinished(reason=messages.FINISH_REASON_CANCELLED)
-            finished.statistics.CopyFrom(counts)
-            last = messages.GenerateResponse(finished=finished)
+            started = _started(entry)
+            statistics = Statistics(
+                prompt_token_count=len(started.prompt_token_ids),
+                cached_token_count=started.cached_token_count,
+                generated_token_count=origins.total(),
+                accepted_token_count=origins[Origin.DRAFTED],
+            )
+            last = write_event(Finished(FinishReason.CANCELLED, statistics))
             self._log.append(entry, last.SerializeToString())
         except OutriderError as failure:
             error = _write_error(failure)
@@ -330,8 +349,8 @@ def unknown_job(job_id: str) -> NotFound:
     return NotFound("job_id", f"{job_id!r} is no job, or is forgotten by now")
 
 
-def _started(entry: Entry) -> messages.GenerationStarted:
-    return messages.GenerationStarted.FromString(entry.opening)
+def _started(entry: Entry) -> Started:
+    return read_started(messages.GenerationStarted.FromString(entry.opening))
 
 
 def _write_error(error: OutriderError) -> bytes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from orchestrator.completions import Responses
+from orchestrator.completions import Events
 from outrider.access import Access, Caller
+from outrider.response import Delta, Started
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 HIDDEN = "(hidden)"
@@ -23,20 +23,20 @@ _FOR_CLIENTS = {
 """Fields of a status; what is added later is for operators until it is named here."""
 
 
-async def counted(
-    responses: Responses, access: Access, caller: Caller, completion_count: int
-) -> AsyncGenerator[messages.GenerateResponse]:
+async def counted(events: Events, access: Access, caller: Caller, completion_count: int) -> Events:
     """Pass on what a generation of a caller brings. Raises LimitReached before anything else.
 
     It counts as in flight until it is over, a job's also while it waits for its turn; the tokens
     of its prompt and its texts count as they come.
     """
-    async with aclosing(responses):
+    async with aclosing(events):
         with access.generation(caller, completion_count):
-            async for response in responses:
-                prompt = len(response.started.prompt_token_ids)
-                access.spend(caller, prompt + len(response.delta.token_ids))
-                yield response
+            async for event in events:
+                if isinstance(event, Started):
+                    access.spend(caller, len(event.prompt_token_ids))
+                elif isinstance(event, Delta):
+                    access.spend(caller, len(event.token_ids))
+                yield event
 
 
 def for_client(status: messages.GetStatusResponse) -> messages.GetStatusResponse:

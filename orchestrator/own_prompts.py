@@ -8,10 +8,10 @@ from collections import OrderedDict
 
 from orchestrator.chat.template import ChatTemplate
 from orchestrator.paired_drafts import PairedDraft
-from orchestrator.request import Conversation
 from outrider import logs
 from outrider.errors import InvalidRequest
 from outrider.messages import MAX_PROMPT_BYTES
+from outrider.request import Conversation
 
 _MOST_COMPILED = 8
 _MOST_SAID = 256
@@ -99,10 +99,10 @@ def _compile(source: str, bos: str, eos: str) -> ChatTemplate | InvalidRequest:
 
 def _render(template: ChatTemplate, conversation: Conversation) -> str:
     prompt = template.render(
-        conversation.messages,
+        conversation.chat,
         strftime_now=time.strftime,
-        tools=conversation.tools,
-        add_generation_prompt=conversation.adds_generation_prompt,
+        tools=conversation.tools or None,
+        add_generation_prompt=conversation.add_generation_prompt,
         chat_template_kwargs=conversation.variables,
     )
     return prompt + conversation.continuation

@@ -14,7 +14,6 @@ from orchestrator.config import OrchestratorConfig
 from orchestrator.lookup_caches import SharedTexts
 from orchestrator.peers import Hosted
 from orchestrator.pool import Pool
-from orchestrator.request import GenerationRequest, Prompt
 from orchestrator.sources import Expected, Grammars, sources_after_shift, sources_of
 from outrider import wire
 from outrider.core.actions import TokenLogprob
@@ -25,6 +24,7 @@ from outrider.core.speculate import CLASSIC_RATIO, control
 from outrider.drafters.source import Source
 from outrider.errors import InvalidRequest, PromptTooLong
 from outrider.messages import (
+    MAX_CANDIDATES,
     SALT_BYTES,
     FinishReason,
     Form,
@@ -33,6 +33,7 @@ from outrider.messages import (
     SessionParameters,
     Span,
 )
+from outrider.request import Detail, Request, RollbackMode
 from outrider.sampling import SamplingParameters, check_bias_count
 from outrider.speculation import Policy, Speculation
 from outrider.texts import least_token_count
@@ -41,6 +42,9 @@ from outrider.wire_checks import at_least, within
 
 PROMPT_RESERVE = 4
 """A prompt leaves at least this many tokens of the context free."""
+
+_SEARCHED = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+"""What a beam search goes by, beside biases and the grammar: no draws."""
 
 _NO_LIMIT = 1 << 30
 """Tokens that may follow a prompt when a full context is no end."""
@@ -61,8 +65,10 @@ class Planner:
         """Go by other limits from now on."""
         self._config = config
 
-    async def plan(self, asked: GenerationRequest, deadline: float) -> Plan:
+    async def plan(self, asked: Request, speculation: Speculation, deadline: float) -> Plan:
         """Return the plan of a generation that ends by `deadline`, of the monotonic clock.
+
+        `speculation` is what is asked for over the orchestrator's own options.
 
         Raises InvalidRequest, PeerUnavailable when there is no target until then, and
         ModelChanged when it is not the one that is asked for, or becomes another.
@@ -74,12 +80,14 @@ class Planner:
         whole = await self._prompt(asked, hosted, deadline)
         capacity = hosted.model.context_token_count
         prompt = _fit(whole, capacity, asked)
-        room = _NO_LIMIT if asked.shifts_context else capacity - len(prompt)
+        room = _NO_LIMIT if asked.shift else capacity - len(prompt)
         is_limited = 0 <= asked.token_limit <= room
-        stop_ids = wire.read_ids("stop_token_ids", asked.stop_ids, vocabulary.token_count)
+        stop_ids = wire.read_ids("stop_token_ids", asked.stop_token_ids, vocabulary.token_count)
         control_ids = hosted.vocabulary.control_ids
-        speculation = asked.speculation
-        make = await self._source_maker(asked, hosted, sampling.grammar, deadline)
+        names = [name for name in asked.control_token_names if name in control_ids]
+        salt = secrets.token_bytes(SALT_BYTES) if asked.ignore_cached_prefix else asked.salt_digest
+        rollback_calls = asked.rollback is RollbackMode.RPC
+        make = await self._source_maker(asked, speculation, hosted, sampling.grammar, deadline)
         return Plan(
             opening=SessionParameters(
                 session_id=secrets.token_bytes(wire.SESSION_ID_BYTES),
@@ -91,33 +99,31 @@ class Planner:
                 prompt_count=len(prompt),
                 token_limit=asked.token_limit if is_limited else room,
                 vocabulary=vocabulary.token_count,
-                candidate_count=asked.candidate_count,
+                candidate_count=MAX_CANDIDATES if asked.detail is Detail.CANDIDATES else 0,
                 min_probability=speculation.p_min,
                 min_ratio=CLASSIC_RATIO if speculation.policy is Policy.CLASSIC else 0.0,
                 logprobs=asked.logprobs,
                 model=hosted.reference,
-                salt=secrets.token_bytes(SALT_BYTES) if asked.ignores_cache else asked.salt,
+                salt=salt,
                 end_token_ids=frozenset([*vocabulary.end_token_ids, *stop_ids]),
             ),
             prompt=prompt,
-            control=self._control(speculation, asked.rule, asked.form, asked.rollback_calls),
+            control=self._control(speculation, asked.rule, asked.form, rollback_calls),
             form=asked.form,
-            rollback_calls=asked.rollback_calls,
+            rollback_calls=rollback_calls,
             target_context=capacity,
             target_seconds=self._config.target_seconds,
             limit_reason=FinishReason.TOKEN_LIMIT if is_limited else FinishReason.CONTEXT_FULL,
             token_texts=hosted.vocabulary.texts,
             finishes_character=asked.finish_character,
-            control_names={
-                control_ids[name]: name for name in asked.control_names if name in control_ids
-            },
+            control_names={control_ids[name]: name for name in names},
             beam_count=asked.beam_count,
             whole_count=len(whole),
             sources=make(prompt),
             make_sources=make,
             clock=time.perf_counter,
-            keep_count=_keep_count(len(prompt), asked) if asked.shifts_context else -1,
-            is_watched=asked.wants_report,
+            keep_count=_keep_count(len(prompt), asked) if asked.shift else -1,
+            is_watched=asked.detail is not Detail.NOTHING,
         )
 
     def another(self, plan: Plan, choice: int) -> Plan:
@@ -206,10 +212,11 @@ class Planner:
         return await self._pool.calls(first).call("CountCached", request, deadline, read)
 
     async def _sampling(
-        self, asked: GenerationRequest, hosted: Hosted, deadline: float
+        self, asked: Request, hosted: Hosted, deadline: float
     ) -> SamplingParameters:
         """Return the sampling parameters with every bias by id and every constraint a grammar."""
         vocabulary, grammar = hosted.model.vocabulary, asked.sampling.grammar
+        sampling = asked.sampling if asked.beam_count == 1 else _SEARCHED
         biases = await self._biases_by_id(asked, hosted, deadline)
         if asked.ignore_eos:
             biases += [(token_id, -math.inf) for token_id in vocabulary.end_token_ids]
@@ -222,92 +229,101 @@ class Planner:
             grammar = await self._pool.calls().call(
                 "CompileGrammar", source, deadline, _read_grammar
             )
-        return replace(asked.sampling, logit_bias=tuple(biases), grammar=grammar)
+        return replace(sampling, logit_bias=tuple(biases), grammar=grammar)
 
     async def _biases_by_id(
-        self, asked: GenerationRequest, hosted: Hosted, deadline: float
+        self, asked: Request, hosted: Hosted, deadline: float
     ) -> list[tuple[int, float]]:
         """Return the logit biases, a text's as one of each of its tokens."""
-        texts = [token for token, _ in asked.biases if isinstance(token, str)]
+        texts = [token for token, _ in asked.logit_bias if isinstance(token, str)]
         tokenized = iter(await self.tokenize_texts(texts, hosted, deadline, add_special=False))
         by_id = [
             (next(tokenized) if isinstance(token, str) else [token], bias)
-            for token, bias in asked.biases
+            for token, bias in asked.logit_bias
         ]
         check_bias_count(sum(len(ids) for ids, _ in by_id))
         biases = [(token_id, bias) for ids, bias in by_id for token_id in ids]
         size = hosted.model.vocabulary.token_count
-        wire.read_ids("logit_biases", [token_id for token_id, _ in biases], size)
+        wire.read_ids("logit_bias", [token_id for token_id, _ in biases], size)
         return biases
 
-    async def _prompt(self, asked: GenerationRequest, hosted: Hosted, deadline: float) -> list[int]:
+    async def _prompt(self, asked: Request, hosted: Hosted, deadline: float) -> list[int]:
         most = None
-        if not asked.truncates_prompt:
+        if not asked.truncate_prompt:
             most = hosted.model.context_token_count - PROMPT_RESERVE
-        ids = await self.tokenize(asked.prompt, hosted, deadline, most)
+        parts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
+        ids = await self.tokenize(parts, hosted, deadline, most, asked.parse_special)
         if not ids:
             raise InvalidRequest("prompt", "is empty, and the model adds no BOS")
         return ids
 
     async def _source_maker(
-        self, asked: GenerationRequest, hosted: Hosted, grammar: str, deadline: float
+        self,
+        asked: Request,
+        speculation: Speculation,
+        hosted: Hosted,
+        grammar: str,
+        deadline: float,
     ) -> MakeSources:
         """Return what makes the sources without a model for a text of this request."""
-        speculation, vocabulary = asked.speculation, hosted.model.vocabulary
+        vocabulary = hosted.model.vocabulary
         names = speculation.local_drafters
         forcing = None
         if grammar and "forced" in names:
             async with self._reading:
                 texts = hosted.vocabulary.texts
                 forcing = await asyncio.to_thread(self._grammars.read, grammar, texts)
+        wants_prediction = bool(asked.prediction) and "prediction" in names
         expected = Expected(
-            await self._prediction(asked, hosted, deadline),
+            await self._prediction(asked, hosted, deadline) if wants_prediction else [],
             forcing,
             next(iter(vocabulary.end_token_ids), None),
         )
+        is_shared = not asked.has_own_salt
         asks_for_ngrams = speculation.drafters is not None and "ngram" in names
 
         def make(prompt: Sequence[int]) -> dict[str, Source]:
             if not names:
                 return {}
-            of_texts = self._shared.sources(prompt, vocabulary, asked.is_shared, asks_for_ngrams)
+            of_texts = self._shared.sources(prompt, vocabulary, is_shared, asks_for_ngrams)
             return sources_of(speculation, expected, of_texts, prompt)
 
         return make
 
-    async def _prediction(
-        self, asked: GenerationRequest, hosted: Hosted, deadline: float
-    ) -> list[int]:
+    async def _prediction(self, asked: Request, hosted: Hosted, deadline: float) -> list[int]:
         """Return the ids of what the caller expects, as many as the text may have."""
-        if asked.prediction is None or "prediction" not in asked.speculation.local_drafters:
-            return []
-        size = hosted.model.vocabulary.token_count
-        texts = asked.prediction.texts
-        tokenized = await self.tokenize_texts(texts, hosted, deadline, add_special=False)
-        ids = tokenized[0] if texts else [i for i in asked.prediction.parts if isinstance(i, int)]
-        return wire.read_ids("prediction", ids, size)[: hosted.model.context_token_count]
+        expected, size = asked.prediction, hosted.model.vocabulary.token_count
+        if isinstance(expected, str):
+            [ids] = await self.tokenize_texts([expected], hosted, deadline, add_special=False)
+        else:
+            ids = wire.read_ids("prediction", expected, size)
+        return ids[: hosted.model.context_token_count]
 
     async def tokenize(
-        self, prompt: Prompt, hosted: Hosted, deadline: float, most: int | None
+        self,
+        parts: Sequence[int | str],
+        hosted: Hosted,
+        deadline: float,
+        most: int | None,
+        parse_special: bool = False,
     ) -> list[int]:
         """Return the ids of a prompt; BOS is added if its first part is a text.
 
         Raises PromptTooLong for texts that are certainly more than `most` tokens, and
         InvalidRequest for an id that the vocabulary does not have.
         """
-        adds_special = prompt.begins_with_text
+        texts = [part for part in parts if isinstance(part, str)]
+        adds_special = isinstance(next(iter(parts), 0), str)
         tokenized = iter(
-            await self.tokenize_texts(
-                prompt.texts, hosted, deadline, adds_special, prompt.parse_special, most
-            )
+            await self.tokenize_texts(texts, hosted, deadline, adds_special, parse_special, most)
         )
         ids: list[int] = []
-        for part in prompt.parts:
+        for part in parts:
             if isinstance(part, str):
                 ids += next(tokenized)
             else:
                 ids.append(part)
-        return wire.read_ids(prompt.field, ids, hosted.model.vocabulary.token_count)
+        return wire.read_ids("prompt", ids, hosted.model.vocabulary.token_count)
 
     async def tokenize_texts(
         self,
@@ -379,7 +395,7 @@ def _score(token_id: int, row: Logprobs, top_count: int) -> TokenLogprob:
     return TokenLogprob(score, row[:top_count])
 
 
-def _fit(prompt: list[int], capacity: int, asked: GenerationRequest) -> list[int]:
+def _fit(prompt: list[int], capacity: int, asked: Request) -> list[int]:
     """Return the prompt, or what is left of it when its middle is dropped. Raises PromptTooLong.
 
     Whole blocks of half the room are dropped, so that a prompt that grows
@@ -388,7 +404,7 @@ def _fit(prompt: list[int], capacity: int, asked: GenerationRequest) -> list[int
     most = capacity - PROMPT_RESERVE
     if len(prompt) <= most:
         return prompt
-    if not asked.truncates_prompt:
+    if not asked.truncate_prompt:
         raise PromptTooLong(len(prompt), most, capacity)
     keep = min(_keep_count(len(prompt), asked), most - 2)
     block = (most - keep) // 2
@@ -401,10 +417,10 @@ def check_embedded(token_count: int, most: int) -> None:
     if token_count > most:
         raise PromptTooLong(token_count, most, most)
     if not token_count:
-        raise InvalidRequest("prompt_parts", "is empty")
+        raise InvalidRequest("prompt", "is empty")
 
 
-def _keep_count(prompt_count: int, asked: GenerationRequest) -> int:
+def _keep_count(prompt_count: int, asked: Request) -> int:
     """Return how many tokens at the start are never dropped."""
-    keep = asked.keep_count
+    keep = asked.keep_token_count
     return prompt_count if keep == -1 else min(keep, prompt_count)

@@ -1,86 +1,81 @@
-"""From what a generation did to the messages that report it."""
+"""From what a generation did to the values that report it."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, takewhile
-
-from google.protobuf.duration_pb2 import Duration
 
 from orchestrator.timings import Timings
-from outrider import wire
 from outrider.core.actions import Commit, Report, TokenLogprob
-from outrider.core.control import Control
 from outrider.core.counts import Counts, SourceCounts
 from outrider.core.generation import Generation
 from outrider.core.plan import Plan
 from outrider.core.text import Piece, TextAssembler
 from outrider.drafters.prediction import PredictionSource
 from outrider.messages import Candidates, Origin, Rule, ServiceTime
+from outrider.response import (
+    Candidate,
+    Delta,
+    EngineTime,
+    Event,
+    Finished,
+    Logprob,
+    Position,
+    RoundReport,
+    SourceStatistics,
+    Started,
+    Statistics,
+    TextPiece,
+    Token,
+)
 from outrider.speculation import DRAFTERS, MODEL
-from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-
-PAGE_BYTES = 2 * 2**20
-"""What goes into one message at most, unless a single part of it is larger."""
-
-MOST_RESPONSES = 4096
-"""Responses in one answer at most: more would keep the event loop for longer than 10 ms."""
+from outrider.wire_responses import write_pages
 
 
-def leading(sizes: Iterable[int]) -> int:
-    """Return how many parts of these sizes, from the first on, go into one message; at least 1."""
-    sums = accumulate(sizes)
-    return max(1, sum(1 for _ in takewhile(lambda size: size <= PAGE_BYTES, sums)))
-
-
-def in_pages(response: messages.GenerateResponse) -> Iterator[messages.GenerateResponse]:
-    """Yield a response; of a large `started` what is too much follows in deltas."""
-    left = list(response.started.prompt_logprobs)
-    count = leading(each.ByteSize() for each in left)
-    if count < len(left):
-        del response.started.prompt_logprobs[count:]
-    yield response
-    while left := left[count:]:
-        count = leading(each.ByteSize() for each in left)
-        delta = messages.GenerationDelta(prompt_logprobs=left[:count])
-        yield messages.GenerateResponse(delta=delta)
-
-
-def started(plan: Plan) -> messages.GenerationStarted:
+def started(
+    plan: Plan, cached_token_count: int = 0, prompt_logprobs: tuple[Logprob, ...] = ()
+) -> Started:
     """Return how the prompt was read and how the text will be made."""
-    return messages.GenerationStarted(
-        prompt_token_ids=plan.prompt,
-        seed=plan.opening.seed,
-        acceptance_rule=wire.RULES.write(plan.opening.rule),
+    opening = plan.opening
+    return Started(
+        prompt_token_ids=tuple(plan.prompt),
+        seed=opening.seed,
+        acceptance=opening.rule,
+        cached_token_count=cached_token_count,
         truncated=plan.is_truncated,
-        untruncated_token_count=plan.whole_count,
         context_token_count=plan.target_context,
-        sampling=wire.write_sampling(plan.opening.sampling),
-        token_limit=plan.opening.token_limit,
-        model_name=plan.opening.model.name,
-        model_identity=plan.opening.model.identity,
+        model=opening.model,
+        token_limit=opening.token_limit,
+        sampling=opening.sampling,
+        prompt_logprobs=prompt_logprobs,
+        untruncated_token_count=plan.whole_count,
     )
 
 
-def delta_of(
-    event: Commit, plan: Plan, text: TextAssembler[messages.TokenOrigin]
-) -> messages.GenerationDelta:
+def delta_of(event: Commit, plan: Plan, text: TextAssembler[Origin]) -> Delta:
     """Return what a commit adds; tokens after a stop sequence are not part of it."""
-    delta = messages.GenerationDelta()
-    for member, token_ids in _runs(event, plan, text.may_stop):
+    ids: list[int] = []
+    origins: list[Origin] = []
+    texts: list[bytes] = []
+    pieces: list[TextPiece] = []
+    for origin, token_ids in _runs(event, plan, text.may_stop):
         if text.stopped_by:
             break
-        origin = wire.ORIGINS.write(member)
-        delta.token_ids.extend(token_ids)
-        delta.origins.extend([origin] * len(token_ids))
-        texts = [_text_of(each, plan) for each in token_ids]
-        delta.token_texts.extend(texts)
-        delta.pieces.extend(pieces_of(_shown(token_ids[0], texts, plan, text, origin)))
-    for logprob in event.logprobs[: len(delta.token_ids)]:
-        delta.logprobs.append(logprob_of(logprob, plan.token_texts))
-    return delta
+        ids += token_ids
+        origins += [origin] * len(token_ids)
+        its_texts = [_text_of(each, plan) for each in token_ids]
+        texts += its_texts
+        pieces += pieces_of(_shown(token_ids[0], its_texts, plan, text, origin))
+    return Delta(
+        token_ids=tuple(ids),
+        origins=tuple(origins),
+        pieces=tuple(pieces),
+        logprobs=logprobs_of(event.logprobs[: len(ids)], plan.token_texts),
+        choice=plan.opening.choice,
+        token_texts=tuple(texts),
+    )
 
 
 def _runs(event: Commit, plan: Plan, may_stop: bool) -> Iterator[tuple[Origin, list[int]]]:
@@ -109,9 +104,9 @@ def _shown(
     first_id: int,
     texts: Sequence[bytes],
     plan: Plan,
-    text: TextAssembler[messages.TokenOrigin],
-    origin: messages.TokenOrigin,
-) -> list[Piece[messages.TokenOrigin]]:
+    text: TextAssembler[Origin],
+    origin: Origin,
+) -> list[Piece[Origin]]:
     """Return what can be shown of a run of tokens, of which a control token is the only one."""
     if first_id in plan.control_names and first_id not in plan.end_token_ids:
         return text.add_control(plan.control_names[first_id], origin)
@@ -124,78 +119,76 @@ def _text_of(token_id: int, plan: Plan) -> bytes:
     return b"" if is_none else plan.token_texts[token_id]
 
 
-def pieces_of(pieces: Iterable[Piece[messages.TokenOrigin]]) -> list[messages.TextPiece]:
+def pieces_of(pieces: Iterable[Piece[Origin]]) -> tuple[TextPiece, ...]:
     """Return runs of text with the origins of the tokens that completed them."""
-    return [
-        messages.TextPiece(text=piece.text, origin=piece.tag, control=piece.control)
-        for piece in pieces
-    ]
+    return tuple(TextPiece(piece.text, piece.tag, piece.control) for piece in pieces)
 
 
-def logprob_of(logprob: TokenLogprob, texts: Sequence[bytes]) -> messages.TokenLogprob:
-    """Return what is known of one token's probability."""
-    return messages.TokenLogprob(
-        log_probability=logprob.value,
-        alternatives=[
-            messages.Alternative(
-                token=messages.Token(token_id=token_id, text=texts[token_id]),
-                log_probability=value,
-            )
-            for token_id, value in logprob.alternatives
-        ],
+def logprobs_of(logprobs: Sequence[TokenLogprob], texts: Sequence[bytes]) -> tuple[Logprob, ...]:
+    """Return what is known of the probabilities of some tokens; of many it takes its time."""
+    return tuple(
+        Logprob(each.value, tuple((Token(i, texts[i]), value) for i, value in each.alternatives))
+        for each in logprobs
     )
 
 
-def report_of(report: Report, texts: Sequence[bytes]) -> messages.RoundReport:
+async def pages_of(event: Event) -> Sequence[messages.GenerateResponse]:
+    """Return the messages of an event, made in a thread where they are large."""
+    if isinstance(event, Started) and event.prompt_logprobs:
+        return await asyncio.to_thread(lambda: list(write_pages(event)))
+    return list(write_pages(event))
+
+
+def report_of(report: Report, texts: Sequence[bytes]) -> RoundReport:
     """Return what a round did, with the texts of its tokens."""
 
-    def token(token_id: int) -> messages.Token:
-        return messages.Token(token_id=token_id, text=texts[token_id])
+    def token(token_id: int) -> Token:
+        return Token(token_id, texts[token_id])
 
-    def candidates(lists: Sequence[Candidates], i: int) -> list[messages.Candidate]:
+    def candidates(lists: Sequence[Candidates], i: int) -> tuple[Candidate, ...]:
         listed = lists[i] if i < len(lists) else ()
-        return [messages.Candidate(token=token(one), probability=p) for one, p in listed]
+        return tuple(Candidate(token(one), probability) for one, probability in listed)
 
-    return messages.RoundReport(
+    return RoundReport(
         round=report.round,
         committed_token_count=report.committed_count,
-        draft=[token(token_id) for token_id in report.draft],
+        draft=tuple(map(token, report.draft)),
         accepted_token_count=report.accepted_count,
         target=token(report.next_token_id),
-        draft_end=wire.DRAFT_ENDS.write(report.draft_end),
-        draft_sources=report.sources,
-        draft_lines=report.line_numbers if any(report.line_numbers) else (),
-        positions=[
-            messages.PositionCandidates(
-                target=candidates(report.target_candidates, i),
-                draft=candidates(report.draft_candidates, i),
+        draft_end=report.draft_end,
+        draft_sources=tuple(report.sources),
+        draft_lines=tuple(report.line_numbers) if any(report.line_numbers) else (),
+        positions=tuple(
+            Position(
+                candidates(report.target_candidates, i), candidates(report.draft_candidates, i)
             )
             for i in range(len(report.target_candidates))
-        ],
+        ),
     )
 
 
-def finished(
-    generation: Generation, numbers: messages.GenerationStatistics
-) -> messages.GenerationFinished:
+def finished(generation: Generation, numbers: Statistics, stop_sequence: str) -> Finished:
     """Return why a completion ended, in its last generation, and what all of it took."""
     assert generation.finished is not None
     plan = generation.plan
-    return messages.GenerationFinished(
-        reason=wire.FINISH_REASONS.write(generation.finished),
+    return Finished(
+        reason=generation.finished,
         statistics=numbers,
+        stop_sequence=stop_sequence,
         truncated=plan.is_truncated or bool(plan.opening.dropped.token_ids),
+        choice=plan.opening.choice,
     )
 
 
 def statistics(
     generation: Generation, counts: Counts, timings: Timings, byte_count: int
-) -> messages.GenerationStatistics:
+) -> Statistics:
     """Return what a completion took so far."""
-    opening = generation.plan.opening
+    plan, opening = generation.plan, generation.plan.opening
     length = len(generation.committed) + len(opening.dropped.token_ids)
     first = timings.first_token or time.perf_counter()
-    return messages.GenerationStatistics(
+    accepted, rejected = _predicted(plan)
+    return Statistics(
         prompt_token_count=opening.prompt_count,
         generated_token_count=length - opening.prompt_count,
         drafted_token_count=counts.drafted,
@@ -203,15 +196,15 @@ def statistics(
         round_count=counts.rounds,
         drafted_round_count=counts.drafted_rounds,
         draft_length=generation.draft_length,
-        accepted_by_position=counts.accepted_by_position,
-        drafted_by_position=counts.drafted_by_position,
-        accepted_by_round=counts.accepted_by_round,
-        drafted_by_round=counts.drafted_by_round,
-        first_token_duration=duration(first - timings.begin),
-        prompt_duration=duration(timings.prompt),
-        generation_duration=duration(max(0.0, timings.last_token - first)),
-        draft_wait_duration=duration(timings.draft_wait),
-        verify_wait_duration=duration(timings.verify_wait),
+        accepted_by_position=tuple(counts.accepted_by_position),
+        drafted_by_position=tuple(counts.drafted_by_position),
+        accepted_by_round=tuple(counts.accepted_by_round),
+        drafted_by_round=tuple(counts.drafted_by_round),
+        first_token_seconds=first - timings.begin,
+        prompt_seconds=timings.prompt,
+        generation_seconds=max(0.0, timings.last_token - first),
+        draft_wait_seconds=timings.draft_wait,
+        verify_wait_seconds=timings.verify_wait,
         target_time=_engine_time(timings.target, timings.target_prompt),
         draft_time=_engine_time(timings.draft, timings.draft_prompt),
         wire_byte_count=byte_count,
@@ -219,90 +212,49 @@ def statistics(
         forked_miss_count=counts.misses,
         foreseen_miss_count=counts.foreseen,
         target_fault_count=counts.target_faults,
-        verify_network_duration=duration(timings.verify_network),
-        draft_network_duration=duration(timings.draft_network),
-        plain_round_duration=_plain_round(timings),
-        controller=view(generation.plan.control),
+        verify_network_seconds=timings.verify_network,
+        draft_network_seconds=timings.draft_network,
+        plain_round_seconds=timings.plain / timings.plain_rounds if timings.plain_rounds else 0.0,
+        controller=plan.control.view(),
         cached_token_count=counts.cached,
-        sources=_sources(generation.plan, counts, timings),
-        **_prediction(generation.plan),
+        sources=tuple(_sources(plan, counts, timings)),
+        accepted_prediction_token_count=accepted,
+        rejected_prediction_token_count=rejected,
     )
 
 
-def _prediction(plan: Plan) -> dict[str, int]:
-    """Return what became of the tokens that the caller expected."""
+def _predicted(plan: Plan) -> tuple[int, int]:
+    """Return how many of the tokens that the caller expected were accepted, and rejected."""
     source = plan.sources.get("prediction")
     if not isinstance(source, PredictionSource):
-        return {}
-    return {
-        "accepted_prediction_token_count": source.accepted_token_count,
-        "rejected_prediction_token_count": source.rejected_token_count,
-    }
+        return 0, 0
+    return source.accepted_token_count, source.rejected_token_count
 
 
-def _sources(plan: Plan, counts: Counts, timings: Timings) -> list[messages.SourceStatistics]:
-    """Return what each source did; the draft model's time is that of its service."""
+def _sources(plan: Plan, counts: Counts, timings: Timings) -> Iterator[SourceStatistics]:
+    """Yield what each source did; the draft model's time is that of its service."""
     known = dict(counts.sources)
     if timings.draft.work:
         known.setdefault(MODEL, SourceCounts())
-    reported = [_source(name, known[name]) for name in DRAFTERS if name in known]
-    for each in reported:
-        if each.name == MODEL:
-            each.duration.CopyFrom(duration(timings.draft.work))
-            if plan.opening.rule is Rule.REJECTION:
-                each.ClearField("decided_token_count")
-                each.ClearField("agreed_token_count")
-    return reported
+    for name in (each for each in DRAFTERS if each in known):
+        its, is_model = known[name], name == MODEL
+        says_agreed = not (is_model and plan.opening.rule is Rule.REJECTION)
+        yield SourceStatistics(
+            name=name,
+            drafted_token_count=its.drafted,
+            accepted_token_count=its.accepted,
+            decided_token_count=its.decided if says_agreed else None,
+            agreed_token_count=its.agreed if says_agreed else None,
+            seconds=timings.draft.work if is_model else its.seconds,
+        )
 
 
-def _source(name: str, counts: SourceCounts) -> messages.SourceStatistics:
-    return messages.SourceStatistics(
-        name=name,
-        drafted_token_count=counts.drafted,
-        accepted_token_count=counts.accepted,
-        decided_token_count=counts.decided,
-        agreed_token_count=counts.agreed,
-        duration=duration(counts.seconds),
-    )
-
-
-def _engine_time(spent: ServiceTime, prompt: float) -> messages.EngineTime:
-    return messages.EngineTime(
-        queue_duration=duration(spent.queue),
-        decode_duration=duration(spent.decode),
-        sample_duration=duration(spent.sample),
-        prompt_duration=duration(prompt),
+def _engine_time(spent: ServiceTime, prompt: float) -> EngineTime:
+    return EngineTime(
+        queue_seconds=spent.queue,
+        decode_seconds=spent.decode,
+        sample_seconds=spent.sample,
+        prompt_seconds=prompt,
         step_count=spent.steps,
-        runner_up_duration=duration(spent.runner_ups) if spent.runner_ups else None,
+        runner_up_seconds=spent.runner_ups,
     )
-
-
-def view(its_control: Control) -> messages.ControllerView:
-    """Return what the controller of a generation goes by."""
-    view = its_control.view()
-    return messages.ControllerView(
-        token_rate=view.rate,
-        plain_token_rate=view.plain_rate,
-        forecast_token_rate=view.forecast_rate,
-        target_alone_token_rate=view.alone_rate,
-        acceptance=view.acceptance,
-        draft_token_duration=duration(view.draft_token_seconds),
-        draft_latency_duration=duration(view.latency_seconds),
-        round_overhead_duration=duration(view.overhead_seconds),
-        run_ahead=view.run_ahead,
-        takes_turns=view.takes_turns,
-        decode_costs=[
-            common.DecodeCost(row_count=rows, milliseconds=1e3 * seconds)
-            for rows, seconds in view.costs
-        ],
-    )
-
-
-def _plain_round(timings: Timings) -> Duration | None:
-    return duration(timings.plain / timings.plain_rounds) if timings.plain_rounds else None
-
-
-def duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromMicroseconds(round(seconds * 1e6))
-    return duration

@@ -8,11 +8,12 @@ is written again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outrider.errors import InvalidRequest, PeerUnavailable
-from outrider.messages import FinishReason
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.messages import FinishReason, Origin
+from outrider.request import Request
+from outrider.response import Delta, Event, Finished, Started
 
 
 @dataclass(slots=True)
@@ -20,19 +21,19 @@ class Reported:
     """What was reported of one completion."""
 
     token_ids: list[int] = field(default_factory=list)
-    origins: list[messages.TokenOrigin] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
     has_rest: bool = False  # the text that is held back until the end, too
     is_finished: bool = False
 
-    def add(self, response: messages.GenerateResponse) -> None:
+    def add(self, event: Delta | Finished) -> None:
         """Take in what was reported next."""
-        if response.HasField("finished"):
+        if isinstance(event, Finished):
             self.is_finished = True
-        elif response.HasField("delta"):
-            self.token_ids += response.delta.token_ids
-            self.origins += response.delta.origins
-            if response.delta.pieces and not response.delta.token_ids:
-                self.has_rest = True
+            return
+        self.token_ids += event.token_ids
+        self.origins += event.origins
+        if event.pieces and not event.token_ids:
+            self.has_rest = True
 
     def reason(self, end_token_ids: Iterable[int], stopped_by: str) -> FinishReason | None:
         """Return why the text ends after what was reported, apart from the limit; None: it doesn't.
@@ -49,42 +50,24 @@ class Reported:
 NOTHING_REPORTED: Mapping[int, Reported] = {}
 
 
-def reported_of(responses: Iterable[messages.GenerateResponse]) -> dict[int, Reported]:
+def reported_of(events: Iterable[Event]) -> dict[int, Reported]:
     """Return what was reported of each completion, by its number."""
     reported: dict[int, Reported] = {}
-    for response in responses:
-        reported.setdefault(response.choice_index, Reported()).add(response)
+    for event in events:
+        if not isinstance(event, Started):
+            reported.setdefault(event.choice, Reported()).add(event)
     return reported
 
 
-def counted(
-    started: messages.GenerationStarted, reported: Mapping[int, Reported]
-) -> messages.GenerationStatistics:
-    """Return what is known of a generation from what was reported of it."""
-    origins = [origin for each in reported.values() for origin in each.origins]
-    return messages.GenerationStatistics(
-        prompt_token_count=len(started.prompt_token_ids),
-        cached_token_count=started.cached_token_count,
-        generated_token_count=len(origins),
-        accepted_token_count=origins.count(messages.TOKEN_ORIGIN_DRAFTED),
-    )
-
-
-def repeatable(
-    request: messages.GenerateRequest, started: messages.GenerationStarted
-) -> messages.GenerateRequest:
+def repeatable(request: Request, started: Started) -> Request:
     """Return a request that asks for the same text of the same model again, but for its prompt."""
-    same = messages.GenerateRequest()
-    same.CopyFrom(request)
-    same.seed = started.seed
-    same.model.identity, same.model.name = started.model_identity, started.model_name
-    same.prompt_logprobs = False  # they were reported before the first token
-    return same
+    # Log probabilities of the prompt were reported before the first token.
+    return replace(request, seed=started.seed, model=started.model, prompt_logprobs=False)
 
 
-def check_prompt(before: messages.GenerationStarted, now: messages.GenerationStarted) -> None:
+def check_prompt(before: Started, now: Started) -> None:
     """Raise InvalidRequest if a prompt is read as other tokens than before."""
-    if list(before.prompt_token_ids) != list(now.prompt_token_ids):
+    if before.prompt_token_ids != now.prompt_token_ids:
         raise InvalidRequest(
             "prompt", "is other tokens than before the restart: the target reads it differently"
         )

@@ -14,7 +14,7 @@ import outrider
 from orchestrator.admission import job_share
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.template import ChatTemplate
-from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
+from orchestrator.completions import Completions, Events, InFlight, Observer, Turn
 from orchestrator.config import OrchestratorConfig
 from orchestrator.jobs import Jobs, job_log, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
@@ -26,18 +26,20 @@ from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted
 from orchestrator.planner import check_embedded
 from orchestrator.pool import Pool
-from orchestrator.reporting import duration, view
-from orchestrator.request import read_json, read_parts
 from orchestrator.resuming import NOTHING_REPORTED, Reported
 from outrider import logs, wire
 from outrider.access import Access, current_caller
 from outrider.core.speculate import control
 from outrider.errors import Draining, InvalidRequest
 from outrider.grants import Right
-from outrider.messages import PeerState, Rule
+from outrider.messages import ModelReference, PeerState, Rule
+from outrider.request import Conversation, Request
+from outrider.texts import check_count
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
+from outrider.wire_requests import read_parts
+from outrider.wire_responses import duration, write_started, write_view
 
 MAX_EMBEDDED = 64
 MAX_DETOKENIZED = 1 << 20
@@ -110,26 +112,26 @@ class Orchestrator:
 
     def generate(
         self,
-        request: messages.GenerateRequest,
+        request: Request,
         seconds: float | None = None,
         counts_cached: bool = False,
         turn: Turn | None = None,
         reported: Mapping[int, Reported] = NOTHING_REPORTED,
-    ) -> Responses:
-        """Yield one `started`, then deltas and one `finished` of each completion.
+    ) -> Events:
+        """Yield one `Started`, then `Delta`s and one `Finished` of each completion.
 
         Closing the iterator stops the work at both models. With
-        `counts_cached`, `started` says how much of the prompt the target holds.
-        With a `turn`, everything after `started` waits for it. Of what was
+        `counts_cached`, `Started` says how much of the prompt the target holds.
+        With a `turn`, everything after `Started` waits for it. Of what was
         `reported` before nothing comes again. Raises Draining; the iterator also
         LimitReached, where the caller's token has limits.
         """
         self._take_work()
-        responses = self._completions.generate(request, seconds, counts_cached, turn, reported)
-        count = max(1, request.completion_count) - sum(its.is_finished for its in reported.values())
+        events = self._completions.generate(request, seconds, counts_cached, turn, reported)
+        count = request.completion_count - sum(its.is_finished for its in reported.values())
         for observer in self._observers:
-            responses = observer.watch(responses, count)
-        return counted(responses, self.access, current_caller(), count)
+            events = observer.watch(events, count)
+        return counted(events, self.access, current_caller(), count)
 
     def in_flight(self) -> list[InFlight]:
         """Return the generations in flight, of streams and of jobs whose turn it is."""
@@ -137,9 +139,10 @@ class Orchestrator:
 
     async def submit(
         self,
-        request: messages.SubmitGenerationRequest,
+        request: Request,
         caller: str = "",
         credentials: bytes = b"",
+        idempotency_key: str = "",
     ) -> messages.SubmitGenerationResponse:
         """Start a job of a caller.
 
@@ -147,12 +150,10 @@ class Orchestrator:
         with it, by who showed the same `credentials`.
         """
         owner, key = current_caller().own_name, b""
-        if request.idempotency_key:
-            key = owned_key(check_key("idempotency_key", request.idempotency_key), [credentials])
-        job_id, started = await self._jobs.submit(
-            request.request, owner or caller, owner=owner, key=key
-        )
-        return messages.SubmitGenerationResponse(job_id=job_id, started=started)
+        if idempotency_key:
+            key = owned_key(check_key("idempotency_key", idempotency_key), [credentials])
+        job_id, started = await self._jobs.submit(request, owner or caller, owner=owner, key=key)
+        return messages.SubmitGenerationResponse(job_id=job_id, started=write_started(started))
 
     async def poll(
         self, request: messages.PollGenerationRequest
@@ -216,32 +217,26 @@ class Orchestrator:
             text = b"".join(texts[token_id] for token_id in ids)
         return messages.DetokenizeResponse(text=text.decode("utf-8", "replace"))
 
-    async def apply_template(
-        self, request: messages.ApplyTemplateRequest
-    ) -> messages.ApplyTemplateResponse:
-        """Return the prompt of a chat, by the target's own template or the configured one."""
+    async def apply_template(self, conversation: Conversation) -> tuple[str, ModelReference]:
+        """Return the prompt of a chat, by the target's own template or the configured one.
+
+        The model is that whose template it is by, or whose special tokens it has.
+        """
         hosted = await self.model()
         template = self._chat_template(hosted)
-        read = {
-            name: read_json(f"{name}_json", getattr(request, f"{name}_json"))
-            for name in ("messages", "tools", "variables")
-        }
-        wants = request.add_generation_prompt if request.HasField("add_generation_prompt") else True
         # A template is the model's or the operator's; a large chat takes its time.
         prompt = await asyncio.to_thread(
             template.render,
-            read["messages"],
+            conversation.chat,
             strftime_now=time.strftime,
-            tools=read["tools"],
-            add_generation_prompt=wants,
-            chat_template_kwargs=read["variables"],
+            tools=conversation.tools or None,
+            add_generation_prompt=conversation.add_generation_prompt,
+            chat_template_kwargs=conversation.variables,
         )
         bos = _control_text(hosted, "bos")
         if bos and hosted.model.vocabulary.adds_bos:
             prompt = prompt.removeprefix(bos)
-        return messages.ApplyTemplateResponse(
-            prompt=prompt, model=wire.write_reference(hosted.reference)
-        )
+        return prompt, hosted.reference
 
     def _chat_template(self, hosted: Hosted) -> ChatTemplate:
         """Return the template for a model."""
@@ -299,7 +294,9 @@ class Orchestrator:
         most = hosted.model.context_token_count
         for i, parts in enumerate(request.inputs):
             try:
-                ids = await planner.tokenize(read_parts(parts), hosted, deadline, most)
+                prompt = read_parts(parts)
+                check_count("prompt", sum(isinstance(part, str) for part in prompt))
+                ids = await planner.tokenize(prompt, hosted, deadline, most)
                 check_embedded(len(ids), most)
             except InvalidRequest as refusal:
                 raise refusal.named(f"inputs[{i}]") from None
@@ -328,7 +325,7 @@ class Orchestrator:
             ],
             speculating=not obstacle,
             reason=obstacle,
-            controller=view(newcomer),
+            controller=write_view(newcomer.view()),
             job_count=len(self._jobs),
             draining=self.draining,
             refused_drafts=self._refused_drafts(),

@@ -10,9 +10,9 @@ import grpc
 
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.metering import for_client
-from orchestrator.reporting import in_pages
-from orchestrator.salts import separate
+from orchestrator.reporting import pages_of
 from orchestrator.service import Orchestrator
+from outrider import wire
 from outrider.access import current_caller, note_peer
 from outrider.grants import Right
 from outrider.rpc.authorization import peer_of
@@ -26,6 +26,7 @@ from outrider.v1.orchestrator_service_pb2_grpc import (
     OrchestratorServiceServicer,
     add_OrchestratorServiceServicer_to_server,
 )
+from outrider.wire_requests import read_chat, read_request
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -61,10 +62,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateResponse]:
         note_peer(peer_of(context))
-        separate(request, _credentials(context))
-        async with aclosing(self.orchestrator.generate(request, _seconds(context))) as stream:
-            async for response in stream:
-                for page in in_pages(response):
+        asked = read_request(request).separated(_credentials(context))
+        async with aclosing(self.orchestrator.generate(asked, _seconds(context))) as stream:
+            async for event in stream:
+                for page in await pages_of(event):
                     yield page
 
     async def SubmitGeneration(
@@ -72,16 +73,21 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     ) -> messages.SubmitGenerationResponse:
         note_peer(peer_of(context))
         credentials = _credentials(context)
-        separate(request.request, credentials)
+        asked = read_request(request.request).separated(credentials)
         caller = context.peer().rpartition(":")[0]
-        return await self.orchestrator.submit(request, caller, credentials=credentials)
+        return await self.orchestrator.submit(asked, caller, credentials, request.idempotency_key)
 
     PollGeneration = _answered_by(Orchestrator.poll)
     CancelGeneration = _answered_by(Orchestrator.cancel)
     Tokenize = _answered_by(Orchestrator.tokenize)
     Detokenize = _answered_by(Orchestrator.detokenize)
-    ApplyTemplate = _answered_by(Orchestrator.apply_template)
     Embed = _answered_by(Orchestrator.embed)
+
+    async def ApplyTemplate(
+        self, request: messages.ApplyTemplateRequest, context: Context
+    ) -> messages.ApplyTemplateResponse:
+        prompt, model = await self.orchestrator.apply_template(read_chat(request))
+        return messages.ApplyTemplateResponse(prompt=prompt, model=wire.write_reference(model))
 
     async def GetStatus(
         self, request: messages.GetStatusRequest, context: Context

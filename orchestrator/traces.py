@@ -15,8 +15,8 @@ from outrider import request_scope, tracing
 from outrider.core.plan import Plan
 from outrider.errors import OutriderError
 from outrider.messages import Answer
+from outrider.response import Finished
 from outrider.tracing import TraceSpan
-from outrider.v1 import orchestrator_service_pb2 as messages
 
 _MOST_SINGLE = 8
 """Rounds of a text that are spans of their own."""
@@ -120,13 +120,13 @@ class CompletionTrace:
         span.end(rounds.end)
         return span
 
-    def end(self, finished: messages.GenerationFinished | None) -> None:
+    def end(self, finished: Finished | None) -> None:
         """End it, with what came of it; None where nothing did."""
         self._end_block()
         if finished is not None:
             numbers = finished.statistics
             self.span.note(
-                reason=messages.FinishReason.Name(finished.reason).removeprefix("FINISH_REASON_"),
+                reason=finished.reason.name,
                 tokens=numbers.generated_token_count,
                 cached_tokens=numbers.cached_token_count,
                 rounds=numbers.round_count,

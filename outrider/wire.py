@@ -207,11 +207,6 @@ def hosted_model(message: common.GetModelResponse) -> ModelReference:
     return ModelReference(message.identity, message.model_name[:MAX_MODEL_NAME])
 
 
-def writer_of(started: orchestrator.GenerationStarted) -> ModelReference:
-    """Return the model that writes a text."""
-    return ModelReference(started.model_identity, started.model_name)
-
-
 def _read_dropped(message: common.OpenSession) -> Span:
     if not message.HasField("dropped"):
         return NOTHING_DROPPED

@@ -254,7 +254,7 @@ class SamplingOptions(SamplingNumbers):
     ] = ""
 
     def request(self) -> dict[str, Any]:
-        """Return the arguments of client.GenerateOptions. Raises InvalidRequest."""
+        """Return the arguments of client.Request. Raises InvalidRequest."""
         known: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
         if self.dry_sequence_breaker is not None:
             texts = [text for text in self.dry_sequence_breaker if text != "none"]

@@ -40,9 +40,9 @@ BOUND = re.compile(
 
 REQUEST_FORMS = (
     *("GenerationFields", "ChatBody", "CompletionBody", "MessagesBody", "ResponseBody"),
-    *("CompletionFields", "Ask", "GenerateRequest", "GenerationRequest", "Plan"),
+    *("CompletionFields", "Ask", "Request", "GenerateRequest", "Plan"),
     *("SessionParameters", "Control", "Generation", "OpenSession", "Verifier"),
-    *("SamplingOptions", "DraftingOptions", "GenerateOptions"),
+    *("SamplingOptions", "DraftingOptions"),
 )
 ROUND_FORMS = (
     *("Choice", "Line", "Round", "RoundInFlight", "SentRound", "VerifyRound"),

@@ -1,4 +1,4 @@
-"""OpenAI's API: the messages of generations to answers and chunks. Pure."""
+"""OpenAI's API: the events of generations to answers and chunks. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from gateway.accumulator import Accumulator, Addition, CommittedToken, Completio
 from gateway.openai.requests import Ask
 from gateway.turns import ChatReading, TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
-from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
+from orchestrator.chat.events import Arguments, CallBegun, Content, Thought, TurnEvent
+from outrider.messages import FinishReason
+from outrider.response import Event, Finished, Started, Token
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 LEAST_LOGPROB = -9999.0
 """Stands for the logarithm of no probability, which JSON cannot hold."""
 
 _FINISH_REASONS = {
-    messages.FINISH_REASON_END_OF_TEXT: "stop",
-    messages.FINISH_REASON_STOP_SEQUENCE: "stop",
+    FinishReason.END_OF_TEXT: "stop",
+    FinishReason.STOP_SEQUENCE: "stop",
 }
 
 
@@ -100,19 +102,19 @@ class OpenAIAnswer:
             **_reports(gathering),
         }
 
-    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
-        """Yield the chunks that a message becomes."""
-        addition = self.gathering.add(prompt, response)
-        index = self.gathering.index(prompt, response)
-        timed = self._ask.progress.timings(response)
-        read = self._ask.progress.prompt(prompt, response)
+    def events(self, prompt: int, event: Event) -> Iterator[dict[str, Any]]:
+        """Yield the chunks that an event becomes."""
+        addition = self.gathering.add(prompt, event)
+        index = self.gathering.index(prompt, event)
+        timed = self._ask.progress.timings(event)
+        read = self._ask.progress.prompt(prompt, event)
         if read:
             yield self._chunk([self._shape.empty(index)]) | timed | read
         if addition is None:
             return
         for piece in self._shape.pieces(index, addition):
             yield self._chunk([piece]) | timed
-        if response.WhichOneof("event") != "finished":
+        if not isinstance(event, Finished):
             return
         self._open -= 1
         pieces = list(self._shape.last(index, self.gathering.completions[index]))
@@ -145,12 +147,12 @@ def _reports(gathering: Accumulator) -> dict[str, Any]:
     return {"timings": timings(statistics), "metrics": acceptance_metrics(statistics)}
 
 
-def finish_reason(finished: messages.GenerationFinished) -> str:
+def finish_reason(finished: Finished) -> str:
     """Return why a completion ended."""
     return _FINISH_REASONS.get(finished.reason, "length")
 
 
-def _finished(completion: Completion) -> messages.GenerationFinished:
+def _finished(completion: Completion) -> Finished:
     assert completion.finished is not None
     return completion.finished
 
@@ -232,16 +234,14 @@ def _text_logprobs(tokens: Sequence[CommittedToken], offset: int) -> dict[str, A
             shape["token_logprobs"].append(None)
             shape["top_logprobs"].append(None)
             continue
-        value = finite(token.logprob.log_probability)
-        top = {_decode(a.token.text): finite(a.log_probability) for a in _top(token)}
+        value = finite(token.logprob.value)
+        top = {_decode(each.text): finite(other) for each, other in _top(token)}
         shape["token_logprobs"].append(value)
         shape["top_logprobs"].append(top | {text: value})
     return shape
 
 
-def echo_of(
-    prompt: messages.GenerationStarted, text: str, token_texts: Sequence[bytes] | None
-) -> Echo:
+def echo_of(prompt: Started, text: str, token_texts: Sequence[bytes] | None) -> Echo:
     """Return the prompt to show; `token_texts` are the texts of its tokens if they are wanted."""
     if token_texts is None:
         return Echo(text)
@@ -317,7 +317,7 @@ class ChatShape:
         yield self._piece(index, {}, reason="tool_calls" if called else reason)
 
     def _deltas(
-        self, index: int, events: Iterable[Event], tokens: Sequence[CommittedToken]
+        self, index: int, events: Iterable[TurnEvent], tokens: Sequence[CommittedToken]
     ) -> Iterator[dict[str, Any]]:
         deltas = [delta for event in events if (delta := self._delta(index, event))]
         if tokens and self.wants_logprobs and not deltas:
@@ -326,7 +326,7 @@ class ChatShape:
             yield self._piece(index, delta, tokens)
             tokens = ()
 
-    def _delta(self, index: int, event: Event) -> dict[str, Any] | None:
+    def _delta(self, index: int, event: TurnEvent) -> dict[str, Any] | None:
         match event:
             case Content(text):
                 return {"content": text}
@@ -366,12 +366,10 @@ def _call(id_: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _chat_logprob(token: CommittedToken) -> dict[str, Any]:
-    logprob = token.logprob or messages.TokenLogprob()
+    value = token.logprob.value if token.logprob is not None else 0.0
     return {
-        **_token_logprob(token.text, logprob.log_probability),
-        "top_logprobs": [
-            _token_logprob(each.token.text, each.log_probability) for each in logprob.alternatives
-        ],
+        **_token_logprob(token.text, value),
+        "top_logprobs": [_token_logprob(each.text, other) for each, other in _top(token)],
     }
 
 
@@ -384,7 +382,7 @@ def finite(value: float) -> float:
     return max(value, LEAST_LOGPROB)
 
 
-def _top(token: CommittedToken) -> Iterable[messages.Alternative]:
+def _top(token: CommittedToken) -> Iterable[tuple[Token, float]]:
     return token.logprob.alternatives if token.logprob is not None else ()
 
 

@@ -1,10 +1,10 @@
-"""OpenAI's API: request bodies to GenerateRequests. Pure."""
+"""OpenAI's API: request bodies to Requests. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -19,16 +19,15 @@ from gateway.body_fields import (
     Prompt,
     PromptField,
     StreamedFields,
-    ask_for_logprobs,
     check_choice_count,
     generate_request,
     read_prompts,
     refuse,
-    set_prompt,
+    sampling_parameters,
 )
-from gateway.progress import StreamProgress
-from gateway.structured import GuidedFields, constrain, constrains
+from gateway.structured import GuidedFields, constrains, constraint
 from gateway.turns import ChatReading
+from gateway.usage import StreamProgress
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.required_calls import (
     FREE,
@@ -38,7 +37,8 @@ from orchestrator.chat.required_calls import (
     required_tools,
 )
 from outrider.errors import InvalidRequest
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.messages import ANY_MODEL, LogprobOptions, ModelReference
+from outrider.request import Conversation, Request
 
 MOST_INPUTS = 2048
 """Texts of one embeddings request at most."""
@@ -128,12 +128,12 @@ def chat_of(body: GenerationFields, **more: Any) -> ChatBody:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What an HTTP request asks for: one GenerateRequest per prompt, and how to show it.
+    """What an HTTP request asks for: one Request per prompt, and how to show it.
 
     `fields` are what the client sent, by which errors name what is wrong.
     """
 
-    requests: list[messages.GenerateRequest]
+    requests: list[Request]
     fields: GenerationFields
     choice_count: int = 1
     streams: bool = False
@@ -149,7 +149,7 @@ class Ask:
 
     def gathering(self) -> Accumulator:
         """Return where to gather the completions."""
-        is_predicted = any(each.HasField("prediction") for each in self.requests)
+        is_predicted = any(each.prediction for each in self.requests)
         return Accumulator(len(self.requests), self.choice_count, is_predicted)
 
 
@@ -157,17 +157,17 @@ def read_completion(body: CompletionBody) -> Ask:
     """Return what /v1/completions is asked for. Raises InvalidRequest."""
     refuse(body, best_of=(body.n or 1,), suffix=("",))
     prompts = read_prompts(body.prompt)
-    limit = _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-    request = _request(body, limit)
+    count = check_choice_count(body.n, len(prompts))
+    more: dict[str, Any] = {"completion_count": count}
     if body.logprobs is not None and body.logprobs is not False:
-        ask_for_logprobs(request, int(body.logprobs), after_sampling=bool(body.post_sampling_probs))
-    if request.HasField("logprobs"):
-        request.prompt_logprobs = bool(body.echo)
-    request.completion_count = check_choice_count(body.n, len(prompts))
+        more["logprobs"] = _logprobs(body, int(body.logprobs))
+    if "logprobs" in more or body.n_probs:
+        more["prompt_logprobs"] = bool(body.echo)
+    limit = _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     return Ask(
-        requests=[_with_prompt(request, prompt) for prompt in prompts],
+        requests=[_request(body, prompt, limit, **more) for prompt in prompts],
         fields=body,
-        choice_count=request.completion_count,
+        choice_count=count,
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),
         echoes=bool(body.echo),
@@ -176,34 +176,40 @@ def read_completion(body: CompletionBody) -> Ask:
 
 
 def read_chat(
-    body: ChatBody, prompt: Sequence[int], reading: ChatReading | None = None, grammar: str = ""
+    body: ChatBody,
+    prompt: Sequence[int],
+    reading: ChatReading | None = None,
+    grammar: str = "",
+    model: ModelReference = ANY_MODEL,
+    conversation: Conversation | None = None,
 ) -> Ask:
     """Return what /v1/chat/completions is asked for. Raises InvalidRequest.
 
-    `prompt` is the rendered chat, `reading` says how the answer is read, and `grammar` is that of
-    calls that must come.
+    `prompt` is the rendered `conversation` in ids of the `model`, `reading` says how the answer is
+    read, and `grammar` is that of calls that must come.
     """
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    request = _request(body, _UNTIL_THE_END if limit is None else limit)
+    reading, count = reading or ChatReading(), check_choice_count(body.n, 1)
+    more: dict[str, Any] = {"completion_count": count, "model": model, "conversation": conversation}
     if body.logprobs:
-        top_count = body.top_logprobs or body.n_probs or 0
-        ask_for_logprobs(request, top_count, after_sampling=bool(body.post_sampling_probs))
+        more["logprobs"] = _logprobs(body, body.top_logprobs or body.n_probs or 0)
     elif body.top_logprobs:
         raise InvalidRequest("top_logprobs", "needs logprobs")
-    reading = reading or ChatReading()
-    request.control_token_names.extend(reading.form.controls)
-    if grammar:
-        request.sampling.grammar = grammar
-    request.completion_count = check_choice_count(body.n, 1)
+    more["control_token_names"] = tuple(reading.form.controls)
+    limit = _UNTIL_THE_END if limit is None else limit
     return Ask(
-        requests=[_with_prompt(request, list(prompt))],
+        requests=[_request(body, list(prompt), limit, grammar, **more)],
         fields=body,
-        choice_count=request.completion_count,
+        choice_count=count,
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),
         reading=reading,
         progress=StreamProgress.of(body),
     )
+
+
+def _logprobs(body: OpenAIFields, top_count: int) -> LogprobOptions:
+    return LogprobOptions(top_count, bool(body.post_sampling_probs))
 
 
 def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> ChatReading:
@@ -228,7 +234,7 @@ def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> ChatReading:
     return ChatReading(form, tools, written, single=single)
 
 
-def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
+def read_template(body: ChatBody) -> Conversation:
     """Return how to render a chat. Raises InvalidRequest for what is not supported."""
     refuse(
         body,
@@ -241,10 +247,10 @@ def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
     _required_tools(body)
     effort = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
     variables = effort | (body.chat_template_kwargs or {})
-    return messages.ApplyTemplateRequest(
-        messages_json=json.dumps(body.messages),
-        tools_json=json.dumps(body.tools) if offered_tools(body) else "",
-        variables_json=json.dumps(variables) if variables else "",
+    return Conversation(
+        chat=body.messages,
+        tools=(body.tools or ()) if offered_tools(body) else (),
+        variables=variables or None,
         add_generation_prompt=_adds_generation_prompt(body),
     )
 
@@ -298,16 +304,27 @@ def read_embedding(body: EmbeddingBody) -> list[Prompt]:
     return inputs
 
 
-def _request(body: OpenAIFields, token_limit: int) -> messages.GenerateRequest:
-    request = generate_request(body, token_limit=token_limit)
-    StreamProgress.of(body).ask(request)
-    schema = schema_of(body.response_format)
-    if schema is not None:
-        if request.json_schema or request.sampling.grammar:
+def _request(
+    body: OpenAIFields, prompt: Prompt, token_limit: int, grammar: str = "", **more: Any
+) -> Request:
+    """Return what is asked for; a `grammar` stands for what the body says of the text's form."""
+    sampling = sampling_parameters(body)
+    schema = "" if body.json_schema is None else json.dumps(body.json_schema)
+    asked = schema_of(body.response_format)
+    if asked is not None:
+        if schema or sampling.grammar:
             raise InvalidRequest("response_format", "does not go with a schema or grammar of yours")
-        request.json_schema = json.dumps(schema)
-    constrain(request, body)
-    return request
+        schema = json.dumps(asked)
+    schema, its_grammar = constraint(body, schema, sampling.grammar)
+    return generate_request(
+        body,
+        prompt,
+        token_limit=token_limit,
+        sampling=replace(sampling, grammar=grammar or its_grammar),
+        json_schema=schema,
+        running_statistics=StreamProgress.of(body).needs_statistics,
+        **more,
+    )
 
 
 def schema_of(form: ResponseFormat | None) -> dict[str, Any] | None:
@@ -320,13 +337,6 @@ def schema_of(form: ResponseFormat | None) -> dict[str, Any] | None:
     if schema is None:
         raise InvalidRequest("response_format", "json_schema needs a schema")
     return schema
-
-
-def _with_prompt(request: messages.GenerateRequest, prompt: Prompt) -> messages.GenerateRequest:
-    copy = messages.GenerateRequest()
-    copy.CopyFrom(request)
-    set_prompt(copy, prompt)
-    return copy
 
 
 def _includes_usage(body: OpenAIFields) -> bool:

@@ -12,8 +12,8 @@ from gateway.openai.requests import Ask
 from gateway.openai.response_input import OfferedTools, ResponseBody, text_of_call
 from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
-from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
-from outrider.v1 import orchestrator_service_pb2 as messages
+from orchestrator.chat.events import Arguments, CallBegun, Content, Thought, TurnEvent
+from outrider.response import Event, Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +51,27 @@ class ResponseAnswer:
         response: dict[str, Any] = last["response"]
         return response
 
-    def events(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
-        """Yield the events that a message becomes."""
-        addition = self.gathering.add(prompt, response)
+    def events(self, prompt: int, event: Event) -> Iterator[dict[str, Any]]:
+        """Yield the events that an event of the orchestrator becomes."""
+        addition = self.gathering.add(prompt, event)
         if addition is None:
             begun = self._response("in_progress")
             yield self._event("response.created", response=begun)
             yield self._event("response.in_progress", response=begun)
             return
-        events = self._turn.add(addition)
-        if response.WhichOneof("event") == "finished":
-            yield from self._finish(events, self.gathering.completions[0])
+        shown = self._turn.add(addition)
+        if isinstance(event, Finished):
+            yield from self._finish(shown, self.gathering.completions[0])
             return
-        for event in events:
-            yield from self._show(event)
+        for each in shown:
+            yield from self._show(each)
 
-    def _finish(self, events: list[Event], completion: Completion) -> Iterator[dict[str, Any]]:
+    def _finish(self, events: list[TurnEvent], completion: Completion) -> Iterator[dict[str, Any]]:
         for event in (*events, *self._turn.finish(completion)):
             yield from self._show(event)
         yield from self._end(completion)
 
-    def _show(self, event: Event) -> Iterator[dict[str, Any]]:
+    def _show(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
         match event:
             case Thought(text):
                 yield from self._begin_text("reasoning", {"summary": []})

@@ -106,14 +106,14 @@ function finalSource(source) {
     accepted: source.accepted_token_count ?? 0,
     decided: source.decided_token_count ?? NaN,
     agreed: source.agreed_token_count ?? NaN,
-    seconds: source.duration ? seconds(source.duration) : NaN,
+    seconds: source.seconds ?? NaN,
   };
 }
 
 function finalNumbers(statistics) {
   const generated = statistics.generated_token_count ?? 0;
   const drafted = statistics.drafted_token_count ?? 0;
-  const elapsed = seconds(statistics.generation_duration);
+  const elapsed = statistics.generation_seconds ?? 0;
   const alone = statistics.controller?.target_alone_token_rate ?? 0;
   const rate = ratio(generated - 1, elapsed);
   return {
@@ -161,11 +161,11 @@ export function whyNothingWasDrafted(generation, status) {
 
 /** Return where the time went, in parts that add up to the whole, as `outrider generate` does. */
 export function phases(statistics) {
-  const of = (name) => seconds(statistics[name]);
-  const network = of("draft_network_duration") + of("verify_network_duration");
-  const draft = of("draft_wait_duration") - of("draft_network_duration");
-  const verify = of("verify_wait_duration") - of("verify_network_duration");
-  const total = of("first_token_duration") + of("generation_duration");
+  const of = (name) => statistics[`${name}_seconds`] ?? 0;
+  const network = of("draft_network") + of("verify_network");
+  const draft = of("draft_wait") - of("draft_network");
+  const verify = of("verify_wait") - of("verify_network");
+  const total = of("first_token") + of("generation");
   const other = Math.max(0, total - draft - verify - network);
   return {
     total,

@@ -216,7 +216,7 @@ class LibraryRpc:
         answer: dict[str, Any] = {}
         cached_count, client = 0, self._client()
         try:
-            async with aclosing(client.generate(asked.prompt, asked.options)) as stream:
+            async with aclosing(client.generate(asked.request)) as stream:
                 async for event in stream:
                     if isinstance(event, Started):
                         progress = Progress(asked, event)
@@ -238,7 +238,7 @@ class LibraryRpc:
     async def _start(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         pair = self._pairs.now
         asked, client = await self._read({**params, "stream": None}), self._client(pair)
-        job_id, started = await client.submit(asked.prompt, asked.options, caller.idempotency_key)
+        job_id, started = await client.submit(asked.request, caller.idempotency_key)
         self._jobs.setdefault(job_id, _Job(caller, pair, Progress(asked, started)))
         while len(self._jobs) > _MOST_JOBS:
             self._jobs.popitem(last=False)

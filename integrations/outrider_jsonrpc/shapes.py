@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outrider.client import Delta, Finished, FinishReason, GenerateOptions, Logprob, Started
+from outrider.client import Delta, Finished, FinishReason, Logprob, Request, Started
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.messages import LogprobOptions, Rule
 from outrider.sampling import NUMBERS, SamplingParameters, read_stages
@@ -100,15 +100,14 @@ SPECULATIVE: Mapping[str, Read] = {
 class LibraryRequest:
     """A completion that the library's caller wants: as a request, and as it was said."""
 
-    prompt: str | tuple[int | str, ...]
-    options: GenerateOptions
+    request: Request
     said: Mapping[str, Any]
     """What was said, and the library's own defaults of the rest."""
 
     @property
     def top_count(self) -> int:
         """How many probabilities of each token are wanted; 0: none."""
-        return self.options.logprobs.top_count if self.options.logprobs else 0
+        return self.request.logprobs.top_count if self.request.logprobs else 0
 
 
 def read_library_request(body: Mapping[str, Any], vocabulary_size: int) -> LibraryRequest:
@@ -137,7 +136,8 @@ def read_library_request(body: Mapping[str, Any], vocabulary_size: int) -> Libra
         if speculative.get(name) is not None
     }
     said["speculative"] = {name: speculative[name] for name in chosen}
-    options = GenerateOptions(
+    request = Request(
+        _prompt(said.get("prompt", "")),
         token_limit=read("n_predict", _whole, -1),
         sampling=_sampling(said),
         logit_bias=tuple(_known_biases(said.get("logit_bias"), vocabulary_size)),
@@ -154,7 +154,7 @@ def read_library_request(body: Mapping[str, Any], vocabulary_size: int) -> Libra
         logprobs=LogprobOptions(top_count, bool(said["temperature"])) if top_count else None,
         **chosen,
     )
-    return LibraryRequest(_prompt(said.get("prompt", "")), options, said)
+    return LibraryRequest(request, said)
 
 
 _OURS = SamplingParameters()
@@ -294,7 +294,7 @@ class Progress:
         answer: dict[str, Any] = {
             "content": self.text if content is None else content,
             "stop": True,
-            "model": self.started.model_name,
+            "model": self.started.model.name,
             "tokens_predicted": count,
             "tokens_evaluated": prompt_count,
             "generation_settings": settings(self.asked, self.started) | {"stream": is_job},
@@ -375,14 +375,14 @@ def settings(asked: LibraryRequest, started: Started) -> dict[str, Any]:
         "grammar": sampling.grammar,
         "samplers": [stage.value for stage in sampling.stages],
         "n_ctx": started.context_token_count,
-        "model": started.model_name,
+        "model": started.model.name,
         "seed": started.seed,
         "temp": temperature,
         "penalize_nl": sampling.penalize_newline,
-        "stop": list(asked.options.stop_sequences),
+        "stop": list(asked.request.stop_sequences),
         "n_predict": said["n_predict"],
         "n_keep": said["n_keep"],
-        "ignore_eos": asked.options.ignore_eos,
+        "ignore_eos": asked.request.ignore_eos,
         "stream": False,
         "logit_bias": [
             [token_id, False if bias == -math.inf else bias]

@@ -49,10 +49,10 @@ class CallEnded:
     is_sound: bool = True
 
 
-Event = Content | Thought | CallBegun | Arguments | CallEnded
+TurnEvent = Content | Thought | CallBegun | Arguments | CallEnded
 
 
-def parse(events: Iterable[Event]) -> tuple[str, str, list[tuple[CallBegun, str]]]:
+def parse(events: Iterable[TurnEvent]) -> tuple[str, str, list[tuple[CallBegun, str]]]:
     """Return the content, the thoughts, and the calls that are complete with their arguments."""
     content, thoughts, arguments = "", "", ""
     calls: list[tuple[CallBegun, str]] = []

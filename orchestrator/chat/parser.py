@@ -12,7 +12,7 @@ from typing import Any
 
 import regex
 
-from orchestrator.chat.events import Content, Event, Mark, Thought
+from orchestrator.chat.events import Content, Mark, Thought, TurnEvent
 from orchestrator.chat.format import HEADER, MARK, CallFormat, ChatFormat, Style
 from orchestrator.chat.reader import ChatText, Steps, ignore
 from orchestrator.chat.tool_calls import CallParser
@@ -45,8 +45,8 @@ class ChatParser:
         show = partial(self._show, Content)
         self._calls = CallParser(self._reader, calls, tools, self._emit, show, single=single)
         self._is_bare = calls.bare
-        self._events: list[Event] = []
-        self._held: list[Event] | None = None  # in place of `_events` while nothing is certain
+        self._events: list[TurnEvent] = []
+        self._held: list[TurnEvent] | None = None  # in place of `_events` while nothing is certain
         self._space = ""  # is shown before more text only
         self._skips_space = False  # nothing but white space came since the last mark
         self._line = ""  # how the last line of the content begins
@@ -72,16 +72,16 @@ class ChatParser:
         self._stops = reader.any_of(drop=stops)
         self._header_marks = reader.any_of(header=HEADER, drop=stops)
 
-    def add(self, piece: str | Mark) -> list[Event]:
+    def add(self, piece: str | Mark) -> list[TurnEvent]:
         """Return what is certain now."""
         return self._go_on(self._reader.encoded(piece.name) if isinstance(piece, Mark) else piece)
 
-    def finish(self, *, is_cut: bool = False) -> list[Event]:
+    def finish(self, *, is_cut: bool = False) -> list[TurnEvent]:
         """Return the rest. `is_cut`: a limit ended the text; a call that has begun is dropped."""
         self._reader.is_ended, self._reader.is_cut = True, is_cut
         return self._go_on("")
 
-    def _go_on(self, text: str) -> list[Event]:
+    def _go_on(self, text: str) -> list[TurnEvent]:
         reader = self._reader
         if self._is_flowing:
             reader.text, reader.at = reader.text[reader.at :], 0
@@ -92,7 +92,7 @@ class ChatParser:
 
     # --- showing ---
 
-    def _emit(self, event: Event) -> None:
+    def _emit(self, event: TurnEvent) -> None:
         (self._events if self._held is None else self._held).append(event)
 
     def _show(self, kind: type[Content] | type[Thought], text: str) -> None:

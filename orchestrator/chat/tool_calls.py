@@ -9,7 +9,7 @@ from typing import Any
 
 import regex
 
-from orchestrator.chat.events import Arguments, CallBegun, CallEnded, Event
+from orchestrator.chat.events import Arguments, CallBegun, CallEnded, TurnEvent
 from orchestrator.chat.format import KEY, MARK, CallFormat, Style
 from orchestrator.chat.reader import NEVER, ChatText, Malformed, Steps, ignore
 from orchestrator.chat.value_readers import (
@@ -41,7 +41,7 @@ class CallParser:
         reader: ChatText,
         form: CallFormat,
         tools: Mapping[str, Schema],
-        report: Callable[[Event], None],
+        report: Callable[[TurnEvent], None],
         show: Show,
         *,
         single: bool,
@@ -167,7 +167,7 @@ class CallParser:
         self._tool = self._tools[name]
         self._report(CallBegun(name, id_))
 
-    def _report(self, event: Event) -> None:
+    def _report(self, event: TurnEvent) -> None:
         if not (self._single and self.count > 1):
             self._report_all(event)
 

@@ -4,48 +4,46 @@
 """
 
 from outrider.client.asynchronous import OutriderClient
-from outrider.client.convert import read_event, write_request
 from outrider.client.sync import Client
 from outrider.client.values import (
     Activity,
     CallFailed,
-    Candidate,
-    ChatPrompt,
-    ControllerView,
-    Delta,
-    Detail,
-    EngineTime,
-    Event,
-    Finished,
-    GenerateOptions,
     GenerationView,
     JobFailure,
-    Logprob,
     ModelInfo,
     PeerStatus,
     PlainTimes,
     Polled,
-    Position,
     RefusedDraft,
-    RollbackMode,
+    Status,
+)
+from outrider.messages import DraftEnd, FinishReason, Origin, PeerState
+from outrider.request import Conversation, Detail, Request, RollbackMode
+from outrider.response import (
+    Candidate,
+    ControllerView,
+    Delta,
+    EngineTime,
+    Event,
+    Finished,
+    Logprob,
+    Position,
     RoundReport,
     SourceStatistics,
     Started,
     Statistics,
-    Status,
     TextPiece,
     Token,
 )
-from outrider.messages import DraftEnd, FinishReason, Origin, PeerState
 from outrider.speculation import DraftTemplate
 
 __all__ = [
     "Activity",
     "CallFailed",
     "Candidate",
-    "ChatPrompt",
     "Client",
     "ControllerView",
+    "Conversation",
     "Delta",
     "Detail",
     "DraftEnd",
@@ -54,7 +52,6 @@ __all__ = [
     "Event",
     "FinishReason",
     "Finished",
-    "GenerateOptions",
     "GenerationView",
     "JobFailure",
     "Logprob",
@@ -67,6 +64,7 @@ __all__ = [
     "Polled",
     "Position",
     "RefusedDraft",
+    "Request",
     "RollbackMode",
     "RoundReport",
     "SourceStatistics",
@@ -75,6 +73,4 @@ __all__ = [
     "Status",
     "TextPiece",
     "Token",
-    "read_event",
-    "write_request",
 ]

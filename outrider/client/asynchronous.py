@@ -11,32 +11,17 @@ from typing import Any, Self
 import grpc
 
 from outrider import wire
-from outrider.client.convert import (
-    read_event,
-    read_polled,
-    read_started,
-    read_status,
-    read_token,
-    write_chat,
-    write_request,
-)
-from outrider.client.values import (
-    INT32_MAX,
-    CallFailed,
-    ChatPrompt,
-    Event,
-    GenerateOptions,
-    Polled,
-    Started,
-    Status,
-    Token,
-    check_text,
-)
+from outrider.client.convert import read_polled, read_status
+from outrider.client.values import CallFailed, Polled, Status
+from outrider.request import INT32_MAX, Conversation, Request, check_text
+from outrider.response import Event, Started, Token
 from outrider.rpc.channel import explain_refusal, open_channel, why_unreachable
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, metadata_of
 from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
+from outrider.wire_requests import write_chat, write_request
+from outrider.wire_responses import read_event, read_started, read_token
 
 _CALL_SECONDS = 30.0  # s; deadline of a call that generates nothing
 _REDIAL_SECONDS = 2.0
@@ -85,20 +70,15 @@ class OutriderClient:
         await self._channel.close()
 
     async def generate(
-        self,
-        prompt: str | Sequence[int | str],
-        options: GenerateOptions | None = None,
-        timeout_seconds: float | None = None,
+        self, request: Request, timeout_seconds: float | None = None
     ) -> AsyncGenerator[Event, None]:
         """Yield one Started, any number of Delta and one Finished.
 
-        `prompt` is text, token ids of the target's vocabulary, or both in turn.
-        Closing this iterator stops the work at both models. Raises CallFailed, or
-        InvalidRequest for what need not be sent to be refused.
+        Closing this iterator stops the work at both models. Raises CallFailed.
         """
-        request = write_request(prompt, options or GenerateOptions())
+        asked = write_request(request)
         await self._redial()
-        call = self._stub.Generate(request, timeout=timeout_seconds, metadata=self._metadata())
+        call = self._stub.Generate(asked, timeout=timeout_seconds, metadata=self._metadata())
         try:
             async for response in call:
                 yield read_event(response)
@@ -107,20 +87,14 @@ class OutriderClient:
         finally:
             call.cancel()
 
-    async def submit(
-        self,
-        prompt: str | Sequence[int | str],
-        options: GenerateOptions | None = None,
-        idempotency_key: str = "",
-    ) -> tuple[str, Started]:
+    async def submit(self, request: Request, idempotency_key: str = "") -> tuple[str, Started]:
         """Start a job that continues by itself; return its id and how the prompt was read.
 
         Submitted again with the same key (1 to 255 printable characters) it is the same job, for as
         long as that is known. Raises like `generate`.
         """
-        request = write_request(prompt, options or GenerateOptions())
         submission = messages.SubmitGenerationRequest(
-            request=request, idempotency_key=idempotency_key
+            request=write_request(request), idempotency_key=idempotency_key
         )
         response = await self._call("SubmitGeneration", submission, None)
         return response.job_id, read_started(response.started)
@@ -167,7 +141,7 @@ class OutriderClient:
 
         Messages and tools are the objects of OpenAI's API.
         """
-        asked = ChatPrompt(
+        asked = Conversation(
             chat=chat,
             tools=tools,
             variables=variables,

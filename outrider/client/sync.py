@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from outrider.client.asynchronous import OutriderClient
-from outrider.client.values import Event, GenerateOptions, Polled, Started, Status, Token
+from outrider.client.values import Polled, Status
+from outrider.request import Request
+from outrider.response import Event, Started, Token
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 
 T = TypeVar("T")
@@ -53,28 +55,18 @@ class Client:
         self._thread.join()
         self._loop.close()
 
-    def generate(
-        self,
-        prompt: str | Sequence[int | str],
-        options: GenerateOptions | None = None,
-        timeout_seconds: float | None = None,
-    ) -> Iterator[Event]:
+    def generate(self, request: Request, timeout_seconds: float | None = None) -> Iterator[Event]:
         """Yield one Started, then Deltas and one Finished of each completion."""
-        events = self._client.generate(prompt, options, timeout_seconds)
+        events = self._client.generate(request, timeout_seconds)
         try:
             while (event := self._run(lambda: anext(events, None))) is not None:
                 yield event
         finally:
             self._run(events.aclose)
 
-    def submit(
-        self,
-        prompt: str | Sequence[int | str],
-        options: GenerateOptions | None = None,
-        idempotency_key: str = "",
-    ) -> tuple[str, Started]:
+    def submit(self, request: Request, idempotency_key: str = "") -> tuple[str, Started]:
         """Start a job, once for each key; return its id and how the prompt was read."""
-        return self._run(lambda: self._client.submit(prompt, options, idempotency_key))
+        return self._run(lambda: self._client.submit(request, idempotency_key))
 
     def poll(self, job_id: str, cursor: int = 0, wait_seconds: float = 0.0) -> Polled:
         """Return what a job has brought after a cursor."""

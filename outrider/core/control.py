@@ -15,11 +15,12 @@ from outrider.core.expected_frames import ExpectedFrames
 from outrider.core.forecast import Conditions, Forecast, Mode, forecasts
 from outrider.core.forecast import own as own_forecast
 from outrider.core.line_worth import HOPELESS, best_of_line, is_better_stopped
-from outrider.core.outcomes import Choice, Outcome, View
+from outrider.core.outcomes import Choice, Outcome
 from outrider.core.own_draft_state import OwnDraftState
 from outrider.core.rates import LATE_ROUNDS, Acceptance, RecentRate
 from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
+from outrider.response import ControllerView
 from outrider.speculation import Policy, Speculation
 
 _FORECAST_DECODES, _FORECAST_SECONDS = 8, 0.2
@@ -345,23 +346,23 @@ class Control(ABC):
             confidences=acceptance.confidences if self._may_stop else (),
         )
 
-    def view(self) -> View:
+    def view(self) -> ControllerView:
         """Return what the controller thinks."""
         costs, alone = self.costs, self.costs.alone_seconds(self._text_length)
-        return View(
-            rate=self.rate,
-            plain_rate=1.0 / self.plain_seconds,
-            alone_rate=1.0 / alone if alone else 0.0,
+        return ControllerView(
+            token_rate=self.rate,
+            plain_token_rate=1.0 / self.plain_seconds,
+            target_alone_token_rate=1.0 / alone if alone else 0.0,
             acceptance=self.acceptance.mean,
             draft_token_seconds=self.rates.token_time.value,
-            latency_seconds=self.rates.latency.value,
-            overhead_seconds=costs.overhead.value,
+            draft_latency_seconds=self.rates.latency.value,
+            round_overhead_seconds=costs.overhead.value,
             run_ahead=self.runs_ahead(),
             takes_turns=self.pair.takes_turns,
-            costs=[
+            decode_costs=tuple(
                 (each.rows, each.seconds + each.slope * self._text_length)
                 for each in costs.table.points
-            ],
+            ),
         )
 
     # --- what is decided ---

@@ -1,4 +1,4 @@
-"""What a controller learns of a round, what it answers, and what it shows of itself. Pure."""
+"""What a controller learns of a round, and what it answers. Pure."""
 
 from __future__ import annotations
 
@@ -39,20 +39,3 @@ class Outcome:
     is_own: bool = False  # its draft is of the target's own draft
     asks_own: bool = False  # the target's own draft was to draft for it, where it had no other
     beside: int = 0  # rows of the decode that were of other branches than the draft's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What the controller thinks, for the statistics."""
-
-    rate: float  # tokens per second that are made now, at least what the target alone makes
-    plain_rate: float  # expected of rounds without a draft
-    alone_rate: float  # of the target without padding and messages; 0 where it is not known
-    acceptance: float
-    draft_token_seconds: float
-    latency_seconds: float
-    overhead_seconds: float
-    run_ahead: bool
-    takes_turns: bool
-    costs: Sequence[tuple[int, float]]  # (rows, seconds)
-    forecast_rate: float = 0.0  # expected of what pays most; 0 where the policy is another

@@ -14,10 +14,11 @@ from dataclasses import replace
 
 from outrider.core.control import USUAL_TOKENS, Control
 from outrider.core.forecast import Forecast, Mode, expected_tokens
-from outrider.core.outcomes import Choice, Outcome, View
+from outrider.core.outcomes import Choice, Outcome
 from outrider.core.rates import Gain
 from outrider.core.target_costs import Pair
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
+from outrider.response import ControllerView
 from outrider.speculation import Policy, Speculation
 
 _CLASSIC_STEP, _CLASSIC_MOST, _CLASSIC_LEAST = 8, 30, 2
@@ -121,15 +122,15 @@ class Measured(Control):
         its.acceptance, its._own_acceptance = self._all_acceptance, self._all_own_acceptance
         return its._best().rate
 
-    def view(self) -> View:
-        view = replace(super().view(), forecast_rate=self.expected_rate)
+    def view(self) -> ControllerView:
+        view = replace(super().view(), forecast_token_rate=self.expected_rate)
         if not self.forecast.own_length or self._own is None:
             return view
         return replace(
             view,
             acceptance=self._own_acceptance.mean,
             draft_token_seconds=self._own.rates.token_time.value,
-            latency_seconds=0.0,
+            draft_latency_seconds=0.0,
         )
 
     # --- what is not used is tried now and then ---

@@ -74,7 +74,8 @@ def chat(
 
     if no_draft and draft_model:
         raise typer.BadParameter("--no-draft excludes --draft-model")
-    options = client.GenerateOptions(
+    options = client.Request(
+        "",
         token_limit=n_predict,
         **sampling.request(),
         seed=None if seed == -1 else seed,
@@ -83,7 +84,6 @@ def chat(
         **drafting.known(),
         acceptance=messages.Rule(acceptance) if acceptance else None,
     )
-    client.write_request("", options)  # refuses before anything is started
     talk = ChatState(options, system)
     if orchestrator:
         refuse_models(command_line)

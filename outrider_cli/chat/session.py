@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.client import CallFailed, ChatPrompt, Event, FinishReason, OutriderClient, Status
+from outrider.client import CallFailed, Conversation, Event, FinishReason, OutriderClient, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 from outrider_cli.chat.line_input import Keyboard, open_keyboard
@@ -57,7 +57,7 @@ def _chat(talk: ChatState, partner: Backend, history: Path | None) -> bool:
     # The loop pauses while a pipe is read, so that Ctrl-C is never kept waiting.
     with asyncio.Runner() as runner, open_keyboard(runner, words, history) as keyboard:
         try:
-            status = runner.run(partner.meet(talk.options.enabled))
+            status = runner.run(partner.meet(talk.is_drafting))
             dialogue = ChatSession(talk, partner, runner, keyboard)
             dialogue.open(status)
             while dialogue.is_open:
@@ -159,9 +159,9 @@ class Backend:
         while True:
             chat = talk.chat(question)
             prompt = await self._client.apply_template(chat)
-            options = replace(talk.options, conversation=ChatPrompt(chat=chat))
+            asked = replace(talk.options, prompt=prompt, conversation=Conversation(chat=chat))
             try:
-                async with aclosing(self._client.generate(prompt, options)) as events:
+                async with aclosing(self._client.generate(asked)) as events:
                     async for event in events:
                         show(event)
                 return
@@ -200,13 +200,13 @@ class ChatSession:
 
     def step(self) -> None:
         """Read one text and do what it wants. Raises ServiceStopped, which is the end."""
-        drafted = self._talk.options.enabled
+        drafted = self._talk.is_drafting
         try:
             line = self._keyboard.read(self._partner.loss_of_draft)
             act = Quit() if line is None else self._talk.take(line)
             if act is not None:
                 self._do(act)
-            if self._talk.options.enabled and not drafted:
+            if self._talk.is_drafting and not drafted:
                 self._look_for_draft()
         except (NotDone, CallFailed, InvalidRequest) as error:
             self.went_well &= self._keyboard.is_interactive

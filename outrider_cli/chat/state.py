@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from outrider.client.values import GenerateOptions, check_text
 from outrider.errors import InvalidRequest, OutriderError
+from outrider.request import Request, check_text
 from outrider.speculation import Policy
 
 _ROLES = ("system", "user", "assistant")
@@ -132,13 +132,18 @@ class ChatState:
     `forgotten_count` messages are kept but no longer sent: the context is full.
     """
 
-    def __init__(self, options: GenerateOptions, system: str = "") -> None:
+    def __init__(self, options: Request, system: str = "") -> None:
         self.options = replace(options, parse_special=True)
         self.system = check_text("system", system)
         self.messages: list[Message] = []
         self.unanswered = ""
         self.forgotten_count = 0
         self.is_coloured = True
+
+    @property
+    def is_drafting(self) -> bool:
+        """Whether drafts are wanted."""
+        return self.options.enabled is not False
 
     def take(self, line: str) -> Act | None:
         """Return what a line wants, None if nothing. Raises NotDone."""

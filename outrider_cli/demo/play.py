@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontex
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.client import Delta, FinishReason, GenerateOptions, Logprob, OutriderClient
+from outrider.client import Delta, FinishReason, Logprob, OutriderClient, Request
 from outrider.messages import LogprobOptions
 from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT, Child, watch
@@ -178,7 +178,8 @@ class _Play:
         show: Callable[[Words], None] = lambda words: None,
     ) -> Run:
         """Generate once, without anything that an earlier run read; cut it after so long."""
-        options = GenerateOptions(
+        options = Request(
+            prompt,
             token_limit=limit,
             sampling=_GREEDY,
             parse_special=request.is_chat,
@@ -191,7 +192,7 @@ class _Play:
         with suppress(TimeoutError):
             async with (
                 asyncio.timeout(seconds),
-                aclosing(self._client.generate(prompt, options)) as events,
+                aclosing(self._client.generate(options)) as events,
             ):
                 async for event in events:
                     transcript.add(event)
@@ -209,7 +210,8 @@ class _Play:
         plain, drafted = pair
         count = common_count(plain.token_ids, drafted.token_ids)
         # Once more, since the probabilities are of decodes of the same sizes as without drafts.
-        options = GenerateOptions(
+        options = Request(
+            plain.prompt_token_ids,
             token_limit=count + 1,
             sampling=_GREEDY,
             ignore_cached_prefix=True,
@@ -217,7 +219,7 @@ class _Play:
             logprobs=LogprobOptions(top_count=2),
         )
         found: list[Logprob] = []
-        async with aclosing(self._client.generate(plain.prompt_token_ids, options)) as events:
+        async with aclosing(self._client.generate(options)) as events:
             async for event in events:
                 found += event.logprobs if isinstance(event, Delta) else ()
         there = found[count].alternatives if count < len(found) else ()

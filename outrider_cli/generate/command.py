@@ -151,7 +151,8 @@ def generate(
     from outrider_cli.generate import execute
 
     _check_draft(no_draft, draft_model, compare)
-    options = client.GenerateOptions(
+    request = client.Request(
+        read_prompt(prompt),
         token_limit=n_predict,
         **sampling.request(),
         seed=None if seed == -1 else seed,
@@ -159,13 +160,12 @@ def generate(
         enabled=not no_draft,
         **drafting.known(),
         acceptance=messages.Rule(acceptance) if acceptance else None,
-        rows=messages.Form(rows) if rows else None,
+        row_form=messages.Form(rows) if rows else None,
         rollback=client.RollbackMode(rollback) if rollback else None,
         detail=client.Detail(min(max(verbose, as_json), 2)),  # the reports name the sources
     )
-    text = read_prompt(prompt)
-    client.write_request(text, options)  # refuses before anything is started
-    task = execute.GenerateTask(text, options, execute.make_reader(text, as_json, verbose), compare)
+    reader = execute.make_reader(str(request.prompt), as_json, verbose)
+    task = execute.GenerateTask(request, reader, compare)
     if orchestrator:
         refuse_models(command_line)
         asyncio.run(execute.run_remotely(task, orchestrator, connection.security()))

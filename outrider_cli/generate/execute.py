@@ -13,9 +13,9 @@ from outrider.client import (
     Delta,
     Detail,
     Event,
-    GenerateOptions,
     OutriderClient,
     PeerState,
+    Request,
     Started,
     Status,
 )
@@ -49,8 +49,7 @@ class EventReader(Protocol):
 class GenerateTask:
     """What to generate, who reads it, and whether to compare it with the target alone."""
 
-    prompt: str
-    options: GenerateOptions
+    request: Request
     reader: EventReader
     compare: bool = False
 
@@ -143,7 +142,7 @@ async def run_remotely(order: GenerateTask, address: str, security: ClientSecuri
         async with OutriderClient(address, security) as client:
             status = await wait_for_target(client, progress)
             progress.clear()
-            if order.options.enabled and not status.speculating:
+            if order.request.enabled and not status.speculating:
                 note(f"without a draft model: {status.reason}")
             await _carry_out(client, order, status, progress)
     finally:
@@ -153,10 +152,10 @@ async def run_remotely(order: GenerateTask, address: str, security: ClientSecuri
 async def _carry_out(
     client: OutriderClient, order: GenerateTask, status: Status, progress: Progress
 ) -> None:
-    if len(order.prompt) >= _LONG_PROMPT:
+    if len(order.request.prompt) >= _LONG_PROMPT:
         progress.say("reading the prompt")
     transcript = Transcript()
-    async with aclosing(client.generate(order.prompt, order.options)) as events:
+    async with aclosing(client.generate(order.request)) as events:
         async for event in events:
             # It is read once the first token is there.
             if not isinstance(event, Started):
@@ -176,25 +175,23 @@ async def _compare(
     prompt is then cached alike for all, and which of a pair comes first alternates.
     """
     assert shown.started is not None
-    options = replace(order.options, seed=shown.started.seed, detail=Detail.NOTHING)
+    request = replace(order.request, seed=shown.started.seed, detail=Detail.NOTHING)
     pairs: list[tuple[Transcript, Transcript]] = []
     begin = time.monotonic()
     while len(pairs) < _PAIRS and (not pairs or time.monotonic() - begin < _COMPARE_SECONDS):
         progress.say(f"comparing with and without drafts, {len(pairs) + 1} of {_PAIRS}")
         runs = {}
         for enabled in (True, False) if len(pairs) % 2 == 0 else (False, True):
-            runs[enabled] = await _silently(client, order, replace(options, enabled=enabled))
+            runs[enabled] = await _silently(client, replace(request, enabled=enabled))
         pairs.append((runs[True], runs[False]))
     progress.clear()
     return Comparison.of(pairs)
 
 
-async def _silently(
-    client: OutriderClient, order: GenerateTask, options: GenerateOptions
-) -> Transcript:
-    """Generate the same again."""
+async def _silently(client: OutriderClient, request: Request) -> Transcript:
+    """Generate, and show nothing."""
     transcript = Transcript()
-    async with aclosing(client.generate(order.prompt, options)) as events:
+    async with aclosing(client.generate(request)) as events:
         async for event in events:
             transcript.add(event)
     return transcript

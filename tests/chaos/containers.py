@@ -27,11 +27,11 @@ from outrider.client import (
     CallFailed,
     Delta,
     Finished,
-    GenerateOptions,
     Origin,
     OutriderClient,
     PeerState,
 )
+from outrider.client import Request as Asked
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
 from tests.chaos.kills import (
@@ -72,28 +72,18 @@ _PROMPTS = (
 )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a user asks for."""
-
-    prompt: str
-    options: GenerateOptions
-
-
 def catalogue() -> list[Asked]:
     """Return everything that is asked for: short and long, greedy and sampled."""
     samplings = (SamplingParameters(temperature=0), SamplingParameters(temperature=0.8))
     return [
         Asked(
             prompt,
-            GenerateOptions(
-                token_limit=24 + 16 * number,
-                sampling=sampling,
-                seed=number,
-                ignore_eos=True,
-                policy=Policy.FIXED,
-                n_max=3,
-            ),
+            token_limit=24 + 16 * number,
+            sampling=sampling,
+            seed=number,
+            ignore_eos=True,
+            policy=Policy.FIXED,
+            n_max=3,
         )
         for number, prompt in enumerate(_PROMPTS)
         for sampling in samplings
@@ -105,7 +95,7 @@ async def write(client: OutriderClient, asked: Asked, request: Request) -> list[
     made, is_finished = list[int](), False
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
-            async for event in client.generate(asked.prompt, asked.options):
+            async for event in client.generate(asked):
                 if isinstance(event, Delta):
                     if request.first is None and event.token_ids:
                         request.first = time.monotonic()

@@ -13,7 +13,7 @@ from contextlib import aclosing
 import pytest
 import pytest_asyncio
 
-from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
+from outrider.client import Delta, Finished, OutriderClient, Request
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.model_service.config import ModelOptions
@@ -72,9 +72,9 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Outr
 async def _generate(
     client: OutriderClient, prompt: str, sampling: SamplingParameters, way: str
 ) -> tuple[list[int], Finished]:
-    options = GenerateOptions(token_limit=LIMIT, sampling=sampling, seed=SEED, **WAYS[way])
+    options = Request(prompt, token_limit=LIMIT, sampling=sampling, seed=SEED, **WAYS[way])
     token_ids: list[int] = []
-    async with aclosing(client.generate(prompt, options)) as events:
+    async with aclosing(client.generate(options)) as events:
         async for event in events:
             if isinstance(event, Delta):
                 token_ids += event.token_ids

@@ -30,7 +30,7 @@ from statistics import quantiles
 
 import psutil
 
-from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient
+from outrider.client import CallFailed, Delta, OutriderClient, Request
 from outrider.errors import OutriderError
 from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity
@@ -191,7 +191,8 @@ class Users:
 
 async def written(client: OutriderClient, number: int, **options: bool) -> list[int]:
     """Return the tokens of one of the texts. Raises CallFailed."""
-    asked = GenerateOptions(
+    asked = Request(
+        PROMPTS[number % len(PROMPTS)],
         token_limit=LENGTH,
         seed=number,
         sampling=SamplingParameters(temperature=0.8 * (number % 2)),
@@ -199,7 +200,7 @@ async def written(client: OutriderClient, number: int, **options: bool) -> list[
         **options,
     )
     ids: list[int] = []
-    async for event in client.generate(PROMPTS[number % len(PROMPTS)], asked, 120.0):
+    async for event in client.generate(asked, 120.0):
         if isinstance(event, Delta):
             ids += event.token_ids
     return ids

@@ -58,9 +58,9 @@ async def test_a_header_that_changes_in_every_request_is_not_in_the_prompt(
         blocks = [header.format(changed), "You are a coding agent."]
         system: Any = [{"type": "text", "text": text} for text in blocks]
         await client.messages.create(**WISH, system=system)
-    first, second = (request.prompt_tokens.token_ids for request in fake.requests)
+    first, second = (request.prompt for request in fake.requests)
     assert list(first) == list(second)
-    [message, _] = json.loads(fake.templates[0].messages_json)
+    [message, _] = fake.templates[0].chat
     assert message["content"] == [{"type": "text", "text": "You are a coding agent."}]
 
 
@@ -73,13 +73,13 @@ async def test_a_chat_is_answered(client: anthropic.AsyncAnthropic, fake: FakeOr
     assert (answer.role, answer.model, answer.type) == ("assistant", MODEL, "message")
     assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
     (request,), (template,) = fake.requests, fake.templates
-    prompt_count = len(request.prompt_tokens.token_ids)
+    prompt_count = len(request.prompt)
     usage = answer.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens) == (prompt_count - 1, 1)
     assert usage.output_tokens == len(ids_of(fake.text)) + 1
     assert (request.token_limit, request.sampling.top_k) == (400, 5)
     assert request.sampling.temperature == 0.5
-    assert json.loads(template.messages_json)[0] == {"role": "system", "content": "Be brief."}
+    assert template.chat[0] == {"role": "system", "content": "Be brief."}
 
 
 async def test_a_chat_is_streamed(client: anthropic.AsyncAnthropic, fake: FakeOrchestrator):
@@ -113,7 +113,7 @@ async def test_tools_are_called(
     assert (call.type, call.name, call.input) == ("tool_use", "weather", {"city": "Köln"})
     assert call.id.startswith("toolu_")
     assert answer.stop_reason == "tool_use"
-    (given,) = json.loads(fake.templates[0].tools_json)
+    (given,) = list(fake.templates[0].tools)
     assert given["function"]["parameters"] == TOOL["input_schema"]
 
 
@@ -147,7 +147,7 @@ async def test_tokens_are_counted_as_they_are_read(
     counted = await client.messages.count_tokens(model="any", messages=CHAT, system="Be brief.")
     assert not fake.requests
     await client.messages.create(**WISH, system="Be brief.")
-    assert counted.input_tokens == len(fake.requests[0].prompt_tokens.token_ids)
+    assert counted.input_tokens == len(fake.requests[0].prompt)
 
 
 async def test_a_turn_of_blocks_becomes_messages(
@@ -176,7 +176,7 @@ async def test_a_turn_of_blocks_becomes_messages(
         },
     ]
     await client.messages.create(**WISH | {"messages": chat}, tools=[TOOL])
-    _, said, result, asked = json.loads(fake.templates[0].messages_json)
+    _, said, result, asked = fake.templates[0].chat
     (call,) = said["tool_calls"]
     assert (call["id"], json.loads(call["function"]["arguments"])) == ("toolu_1", {"city": "a"})
     assert said["content"] == [{"type": "text", "text": "Let me see."}]

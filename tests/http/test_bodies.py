@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,7 +14,8 @@ import pytest
 from gateway.bodies import LARGE_BYTES
 from gateway.body_fields import MOST_NUMBERS, MOST_VALUES, Body
 from outrider.json_text import MOST_LISTS, parse
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.request import Request
+from outrider.response import Event
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
 from tests.support.hostile import Vitals
@@ -22,11 +24,8 @@ from tests.support.hostile import Vitals
 class ShortSighted(FakeOrchestrator):
     """Sees the first character of a prompt: what it does with a prompt is not measured here."""
 
-    async def _generate(
-        self, request: messages.GenerateRequest
-    ) -> AsyncGenerator[messages.GenerateResponse]:
-        request.prompt_text = request.prompt_text[:1] or "a"
-        async for response in super()._generate(request):
+    async def _generate(self, request: Request) -> AsyncGenerator[Event]:
+        async for response in super()._generate(replace(request, prompt=request.prompt[:1] or "a")):
             yield response
 
 

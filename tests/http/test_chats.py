@@ -267,7 +267,7 @@ async def test_a_call_comes_and_goes_back(name: str, route: str, stream: bool) -
         chat = [*ASK, *reply.turn, *results_of(route, reply)]
         again = await ask(url, route, chat, stream=stream, tools=TOOLS)
     assert again.status == 200, again.error
-    (said,) = [m for m in json.loads(fake.templates[-1].messages_json) if m["role"] == "assistant"]
+    (said,) = [m for m in fake.templates[-1].chat if m["role"] == "assistant"]
     assert said.get("reasoning_content", "").strip() == thought
     assert [call["function"]["name"] for call in said["tool_calls"]] == ["get_weather"]
 
@@ -321,7 +321,7 @@ async def test_a_call_that_the_limit_cut_goes_back(route: str) -> None:
         assert (reply.calls, reply.end) == ([("get_weather", '{"city": "Pa')], "length")
         chat = [*ASK, *reply.turn, *results_of(route, reply)]
         assert (await ask(url, route, chat, stream=False, tools=TOOLS)).status == 200
-    (said,) = [m for m in json.loads(fake.templates[-1].messages_json) if m["role"] == "assistant"]
+    (said,) = [m for m in fake.templates[-1].chat if m["role"] == "assistant"]
     assert said["tool_calls"][0]["function"]["arguments"] == '{"city": "Pa'
 
 
@@ -362,7 +362,7 @@ async def test_the_effort_of_a_request_reaches_the_template() -> None:
         await ask(url, "chat", ASK, stream=False, reasoning_effort="high")
         await ask(url, "responses", ASK, stream=False, reasoning={"effort": "high"})
     for each in fake.templates:
-        assert json.loads(each.variables_json) == {"reasoning_effort": "high"}
+        assert each.variables == {"reasoning_effort": "high"}
 
 
 async def test_the_items_of_a_turn_of_responses_are_one_message() -> None:
@@ -392,7 +392,7 @@ async def test_the_items_of_a_turn_of_responses_are_one_message() -> None:
     fake = FakeOrchestrator()
     async with serving(fake) as url:
         assert (await ask(url, "responses", items, stream=False)).status == 200
-    chat = json.loads(fake.templates[0].messages_json)
+    chat = fake.templates[0].chat
     assert [message["role"] for message in chat] == [
         "developer",
         "user",
@@ -527,10 +527,10 @@ async def test_codex_is_served(
     assert whole["tools"] == CODEX_TOOLS
     (found,) = whole["output"]
     assert {each: found[each] for each in OURS if each in found} == {"name": name} | item
-    chat = json.loads(fake.templates[0].messages_json)
+    chat = fake.templates[0].chat
     names = [call["function"]["name"] for each in chat for call in each.get("tool_calls", ())]
     assert names == ["mcp__docs__look_up", "apply_patch"]
-    offered = [tool["function"]["name"] for tool in json.loads(fake.templates[0].tools_json)]
+    offered = [tool["function"]["name"] for tool in list(fake.templates[0].tools)]
     assert offered == ["get_weather", "apply_patch", "mcp__docs__look_up"]
 
 

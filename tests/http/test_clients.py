@@ -172,7 +172,7 @@ async def test_openai_calls_tools(client: openai.AsyncOpenAI, fake: FakeOrchestr
         "weather",
         {"city": "Köln"},
     )
-    assert json.loads(fake.templates[0].tools_json) == [TOOL]
+    assert list(fake.templates[0].tools) == [TOOL]
 
 
 async def test_openai_streams_tool_calls(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
@@ -213,7 +213,7 @@ async def test_openai_forces_a_call(
     assert call.type == "function" and call.function.name == "weather"
     assert json.loads(call.function.arguments) == {"city": "Köln"}
     (request,) = fake.requests
-    assert list(request.prompt_tokens.token_ids)[-11:] == ids_of("<tool_call>\n")[-11:]
+    assert list(request.prompt)[-11:] == ids_of("<tool_call>\n")[-11:]
     assert r"\"weather\"" in request.sampling.grammar
     async with client.chat.completions.stream(**parsed) as stream:
         async for event in stream:
@@ -324,7 +324,7 @@ async def test_openai_without_tools_is_told_the_text_as_it_is(
     for parsed in ({}, {"tools": [TOOL], "tool_choice": "none"}):
         answer = await client.chat.completions.create(model="any", messages=CHAT, **parsed)
         assert answer.choices[0].message.content == CALLING
-        assert fake.templates[-1].tools_json == ""
+        assert not fake.templates[-1].tools
 
 
 async def test_openai_asks_for_json(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
@@ -471,7 +471,7 @@ async def test_openai_embeds(client: openai.AsyncOpenAI):
 async def test_openai_gets_responses(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
     answer = await client.responses.create(model="any", input="Hi", instructions="Be brief.")
     assert (answer.output_text, answer.status) == (fake.text, "completed")
-    assert json.loads(fake.templates[0].messages_json)[0]["role"] == "system"
+    assert fake.templates[0].chat[0]["role"] == "system"
     short = await client.responses.create(model="any", input="Hi", max_output_tokens=3)
     assert (short.output_text, short.status) == ("Hel", "incomplete")
     kinds, text = [], ""
@@ -542,7 +542,7 @@ async def test_openai_passes_on_what_is_ours(client: openai.AsyncOpenAI, fake: F
     ours = {"top_k": 5, "min_p": 0.1, "speculative": {"n_max": 3, "acceptance": "rejection"}}
     await client.chat.completions.create(model="any", messages=CHAT, extra_body=ours)
     (request,) = fake.requests
-    assert (request.sampling.top_k, request.speculative.n_max) == (5, 3)
+    assert (request.sampling.top_k, request.n_max) == (5, 3)
 
 
 @pytest.mark.parametrize(
@@ -552,7 +552,7 @@ async def test_openai_passes_on_what_is_ours(client: openai.AsyncOpenAI, fake: F
         ({"max_completion_tokens": -5}, "token_limit", "max_completion_tokens"),
         ({"max_tokens": 5, "extra_body": {"n_predict": -5}}, "token_limit", "n_predict"),
         ({"stop": ["a"] * 20}, "stop_sequences", "stop"),
-        ({"logit_bias": {"1": 5}}, "logit_biases", "logit_bias"),
+        ({"logit_bias": {"1": 5}}, "logit_bias", "logit_bias"),
         ({"logprobs": True, "top_logprobs": 99}, "logprobs.top_count", "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "json_schema", "response_format"),
         ({"temperature": -1}, "temperature", "temperature"),
@@ -575,7 +575,7 @@ async def test_openai_is_refused_a_field_by_the_name_it_sent(
                 model="any", messages=CHAT, stream=streams, **parsed
             )
         assert refused.value.param == name
-        assert f"{name}: is wrong" in str(refused.value)
+        assert f"{name}: " in str(refused.value)
 
 
 # --- others ---

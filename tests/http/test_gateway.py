@@ -23,7 +23,7 @@ from outrider.errors import (
     PromptTooLong,
     Unauthenticated,
 )
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.speculation import DraftTemplate
 from tests.support.fake_orchestrator import VOCABULARY, FakeOrchestrator
 from tests.support.gateway import serving
 
@@ -129,10 +129,10 @@ async def test_a_chat_comes_with_the_conversation_that_it_was_rendered_from(
         await post(url + path, {"model": "any", **body, "speculative": speculative})
         await post(f"{url}/completion", {"prompt": "a"})
     chat, plain = fake.requests
-    assert chat.conversation.chat == fake.templates[0]
-    assert json.loads(chat.conversation.chat.messages_json) == [{"role": "user", "content": "a"}]
-    assert chat.speculative.draft_template == messages.DRAFT_TEMPLATE_OWN
-    assert not plain.HasField("conversation")
+    assert chat.conversation == fake.templates[0]
+    assert fake.templates[0].chat == [{"role": "user", "content": "a"}]
+    assert chat.draft_template is DraftTemplate.OWN
+    assert plain.conversation is None
 
 
 # --- errors ---

@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import Metrics
 from outrider.errors import PeerUnavailable
+from outrider.messages import FinishReason
+from outrider.response import EngineTime, Event, Finished, SourceStatistics, Statistics
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft_messages
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -69,24 +71,22 @@ async def test_counters_agree_with_the_answers_and_their_tokens():
     assert total("running_requests") == 0
 
 
-async def finish(statistics: messages.GenerationStatistics, *, times: int = 1) -> Samples:
+async def finish(statistics: Statistics, *, times: int = 1) -> Samples:
     """Return the samples after so many generations that ended with these statistics."""
     metrics = Metrics(messages.GetStatusResponse)
 
-    async def responses() -> AsyncGenerator[messages.GenerateResponse]:
-        finished = messages.GenerationFinished(statistics=statistics)
-        yield messages.GenerateResponse(finished=finished)
+    async def events() -> AsyncGenerator[Event]:
+        yield Finished(FinishReason.UNSPECIFIED, statistics)
 
     for _ in range(times):
-        async for _ in metrics.watch(responses()):
+        async for _ in metrics.watch(events()):
             pass
     return samples(metrics.exposition().decode())
 
 
 async def test_misses_that_were_foreseen_are_counted_apart():
-    draft = messages.EngineTime(step_count=7)
-    draft.runner_up_duration.FromMilliseconds(250)
-    numbers = messages.GenerationStatistics(
+    draft = EngineTime(step_count=7, runner_up_seconds=0.25)
+    numbers = Statistics(
         forked_miss_count=5, foreseen_miss_count=3, draft_time=draft, drafted_token_count=20
     )
     found = await finish(numbers, times=2)
@@ -103,25 +103,30 @@ async def test_misses_that_were_foreseen_are_counted_apart():
 
 
 async def test_numbers_below_zero_are_not_counted():
-    numbers = messages.GenerationStatistics(
-        draft_time=messages.EngineTime(step_count=-1000), cached_token_count=-3
-    )
+    numbers = Statistics(draft_time=EngineTime(step_count=-1000), cached_token_count=-3)
     found = await finish(numbers)
     assert found["outrider_steps_total", (("role", "draft"),)] == 0
     assert found["outrider_requests_total", (("outcome", "unknown"),)] == 1
 
 
 async def test_each_source_of_draft_tokens_has_its_counters():
-    suffix = messages.SourceStatistics(
+    suffix = SourceStatistics(
         name="suffix",
         drafted_token_count=40,
         accepted_token_count=30,
         decided_token_count=80,
         agreed_token_count=60,
+        seconds=0.0015,
     )
-    suffix.duration.FromMicroseconds(1500)
-    model = messages.SourceStatistics(name="model", drafted_token_count=8)  # under rejection
-    found = await finish(messages.GenerationStatistics(sources=[model, suffix]), times=2)
+    model = SourceStatistics(  # under rejection
+        name="model",
+        drafted_token_count=8,
+        accepted_token_count=0,
+        decided_token_count=None,
+        agreed_token_count=None,
+        seconds=None,
+    )
+    found = await finish(Statistics(sources=(model, suffix)), times=2)
     of_sources = {key: value for key, value in found.items() if "_source_" in key[0]}
     assert {
         (name.removeprefix("outrider_source_"), dict(labels)["source"]): value
@@ -139,13 +144,10 @@ async def test_each_source_of_draft_tokens_has_its_counters():
 
 
 async def test_draft_steps_are_counted_apart_and_only_where_they_are_told():
-    statistics = messages.GenerationStatistics()
-    statistics.target_time.step_count = 9
-    found = await finish(statistics)
+    found = await finish(Statistics(target_time=EngineTime(step_count=9)))
     steps = {key[1]: value for key, value in found.items() if key[0] == "outrider_steps_total"}
     assert steps == {(("role", "target"),): 9}
-    statistics.draft_time.step_count = 0
-    found = await finish(statistics)
+    found = await finish(Statistics(draft_time=EngineTime(step_count=0)))
     assert found["outrider_steps_total", (("role", "draft"),)] == 0
 
 

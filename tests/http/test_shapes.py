@@ -21,8 +21,11 @@ from gateway.event_streams import event
 from gateway.openai import answers, requests
 from gateway.usage import acceptance_histogram, acceptance_metrics, timings
 from outrider.errors import InvalidRequest
-from outrider.sampling import SamplingNumbers
-from outrider.v1 import common_pb2 as common
+from outrider.messages import FinishReason, LogprobOptions, Origin
+from outrider.request import Request
+from outrider.response import Delta, Event, Finished, Statistics, TextPiece
+from outrider.sampling import SamplingNumbers, SamplingParameters, Stage
+from outrider.speculation import DraftTemplate, Policy, Verification
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
 
@@ -59,8 +62,8 @@ NATIVE: dict[str, dict[str, Any]] = {
 }
 
 
-async def responses_to(request: messages.GenerateRequest) -> list[messages.GenerateResponse]:
-    return [response async for response in FakeOrchestrator().generate(request)]
+async def responses_to(request: Request) -> list[Event]:
+    return [each async for each in FakeOrchestrator().generate(request)]
 
 
 def check(name: str, chunks: list[bytes]) -> None:
@@ -74,7 +77,7 @@ def check(name: str, chunks: list[bytes]) -> None:
 @pytest.mark.parametrize("name", COMPLETIONS)
 async def test_a_stream_of_completions_is_as_written_down(name: str):
     parsed = requests.read_completion(requests.CompletionBody(**COMPLETIONS[name]))
-    shape = answers.TextShape(parsed.requests[0].HasField("logprobs"))
+    shape = answers.TextShape(parsed.requests[0].logprobs is not None)
     answer = answers.OpenAIAnswer(HEAD, shape, parsed)
     responses = await responses_to(parsed.requests[0])
     check(name, [event(chunk) for each in responses for chunk in answer.events(0, each)])
@@ -84,7 +87,7 @@ async def test_a_stream_of_completions_is_as_written_down(name: str):
 async def test_a_stream_of_a_chat_is_as_written_down(name: str):
     body = requests.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
     parsed = requests.read_chat(body, [1, 100])
-    shape = answers.ChatShape(parsed.requests[0].HasField("logprobs"), "1")
+    shape = answers.ChatShape(parsed.requests[0].logprobs is not None, "1")
     answer = answers.OpenAIAnswer(HEAD, shape, parsed)
     responses = await responses_to(parsed.requests[0])
     check(name, [event(chunk) for each in responses for chunk in answer.events(0, each)])
@@ -153,60 +156,67 @@ def test_every_option_arrives():
         },
         "speculative.p_min": 0.5,
     }
-    request = generate_request(GenerationFields.model_validate(options), token_limit=1)
-    sampling = request.sampling
-    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 0, 0.25)
-    assert sampling.HasField("penalize_newline") and not sampling.penalize_newline
-    assert sampling.HasField("dry_sequence_breakers")
-    assert list(sampling.samplers) == [common.SAMPLER_TOP_K, common.SAMPLER_TEMPERATURE]
-    assert sampling.logit_biases[1] == common.LogitBias(text="text", bias=-float("inf"))
-    assert not sampling.HasField("xtc_probability")
-    assert (request.token_limit, request.seed) == (7, 5)
-    assert (list(request.stop_sequences), list(request.stop_token_ids)) == (["x"], [9])
-    assert request.logprobs == common.LogprobOptions(top_count=3, after_sampling=True)
-    assert request.overflow == messages.ContextOverflow(shift=True, keep_token_count=-1)
-    assert request.speculative == messages.SpeculativeOptions(
+    assert asked(options) == Request(
+        "a",
+        token_limit=7,
+        seed=5,
+        sampling=SamplingParameters(
+            temperature=0.5,
+            top_k=0,
+            top_p=0.25,
+            min_p=0.125,
+            typical_p=0.9,
+            repeat_penalty=1.5,
+            penalize_newline=False,
+            dry_sequence_breakers=(),
+            mirostat=2,
+            stages=(Stage.TOP_K, Stage.TEMPERATURE),
+            grammar='root ::= "a"',
+        ),
+        logit_bias=((5, 1.5), ("text", -float("inf"))),
+        ignore_eos=True,
+        stop_sequences=("x",),
+        stop_token_ids=(9,),
+        logprobs=LogprobOptions(3, after_sampling=True),
+        parse_special=True,
+        shift=True,
+        keep_token_count=-1,
         n_max=4,
         run_ahead=False,
-        policy=messages.DRAFT_POLICY_FIXED,
+        policy=Policy.FIXED,
         p_min=0.5,
-        verification=messages.VERIFICATION_TOKEN,
+        verification=Verification.TOKEN,
         n_parallel=1,
-        draft_template=messages.DRAFT_TEMPLATE_OWN,
+        draft_template=DraftTemplate.OWN,
     )
+
+
+def asked(options: dict[str, Any]) -> Request:
+    """Return what options of a body become."""
+    return generate_request(GenerationFields.model_validate(options), "a", token_limit=3)
 
 
 def test_what_is_not_said_is_left_to_the_orchestrator():
-    request = generate_request(GenerationFields(), token_limit=3)
-    assert request == messages.GenerateRequest(
-        sampling=common.SamplingParameters(),
-        speculative=messages.SpeculativeOptions(),
-        token_limit=3,
-        parse_special=True,
-    )
+    assert asked({}) == Request("a", token_limit=3, parse_special=True)
 
 
 def test_without_a_cached_prompt_the_cache_is_ignored() -> None:
-    def ignores(**options: object) -> bool:
-        fields = GenerationFields.model_validate(options)
-        return generate_request(fields, token_limit=1).ignore_cached_prefix
-
-    assert not ignores() and not ignores(cache_prompt=True)
-    assert ignores(cache_prompt=False)
+    assert not asked({}).ignore_cached_prefix
+    assert not asked({"cache_prompt": True}).ignore_cached_prefix
+    assert asked({"cache_prompt": False}).ignore_cached_prefix
 
 
 @pytest.mark.parametrize(
     ("biases", "expected"),
     [
-        ({"15": -100}, [common.LogitBias(token_id=15, bias=-100)]),
-        ({"a b": 2}, [common.LogitBias(text="a b", bias=2)]),
-        ([[15, False]], [common.LogitBias(token_id=15, bias=-float("inf"))]),
-        ({"99999999999999999999": 1}, [common.LogitBias(text="99999999999999999999", bias=1)]),
+        ({"15": -100}, (15, -100)),
+        ({"a b": 2}, ("a b", 2)),
+        ([[15, False]], (15, -float("inf"))),
+        ({"99999999999999999999": 1}, ("99999999999999999999", 1)),
     ],
 )
-def test_biases_come_as_a_map_or_as_a_list(biases: Any, expected: list[common.LogitBias]):
-    fields = GenerationFields.model_validate({"logit_bias": biases})
-    assert list(generate_request(fields, token_limit=1).sampling.logit_biases) == expected
+def test_biases_come_as_a_map_or_as_a_list(biases: Any, expected: tuple[int | str, float]):
+    assert asked({"logit_bias": biases}).logit_bias == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +285,7 @@ def test_the_token_limit_of_a_native_completion_has_three_names(limits: Any, lim
     now="It is greedy.",
 )
 def test_a_temperature_below_zero_is_greedy():
-    fields = GenerationFields.model_validate({"temperature": -1})
-    sampling = generate_request(fields, token_limit=1).sampling
-    assert sampling.HasField("temperature") and sampling.temperature == 0
+    assert asked({"temperature": -1}).sampling.temperature == 0
 
 
 @pytest.mark.parametrize("text", ["\ud800", ["a", "\udc00"], {"\ud800": 1}])
@@ -287,12 +295,10 @@ def test_half_a_surrogate_pair_is_refused(text: Any):
 
 
 def test_lines_of_a_draft_are_asked_for_by_the_names_that_people_know():
-    fields = GenerationFields.model_validate({"speculative": {"n_parallel": 4, "p_split": 0.1}})
-    speculative = generate_request(fields, token_limit=1).speculative
-    assert (speculative.n_parallel, round(speculative.p_split, 6)) == (4, 0.1)
-    fields = GenerationFields.model_validate({"speculative": {}})
-    speculative = generate_request(fields, token_limit=1).speculative
-    assert not speculative.HasField("n_parallel") and not speculative.HasField("p_split")
+    request = asked({"speculative": {"n_parallel": 4, "p_split": 0.1}})
+    assert (request.n_parallel, request.p_split) == (4, 0.1)
+    request = asked({"speculative": {}})
+    assert (request.n_parallel, request.p_split) == (None, None)
 
 
 # --- counts ---
@@ -300,14 +306,14 @@ def test_lines_of_a_draft_are_asked_for_by_the_names_that_people_know():
 
 def test_the_histogram_follows_from_the_counts_by_position():
     # Four rounds with drafts of 3, 3, 2 and 1 tokens, of which 3, 1, 2 and 0 were accepted.
-    statistics = messages.GenerationStatistics(
+    statistics = Statistics(
         drafted_round_count=4,
         drafted_token_count=9,
         accepted_token_count=6,
-        drafted_by_position=[4, 3, 2],
-        accepted_by_position=[3, 2, 1],
-        drafted_by_round=[3, 3, 2, 1],
-        accepted_by_round=[3, 1, 2, 0],
+        drafted_by_position=(4, 3, 2),
+        accepted_by_position=(3, 2, 1),
+        drafted_by_round=(3, 3, 2, 1),
+        accepted_by_round=(3, 1, 2, 0),
     )
     assert acceptance_histogram(statistics) == [1, 1, 1, 1]
     told = acceptance_metrics(statistics)["speculative_decoding"]
@@ -319,20 +325,20 @@ def test_the_histogram_follows_from_the_counts_by_position():
 
 
 def test_nothing_drafted_divides_by_nothing():
-    told = acceptance_metrics(messages.GenerationStatistics())["speculative_decoding"]
+    told = acceptance_metrics(Statistics())["speculative_decoding"]
     assert (told["mean_acceptance_length"], told["acceptance_histogram"]) == (1.0, [0])
-    assert "draft_n" not in timings(messages.GenerationStatistics())
+    assert "draft_n" not in timings(Statistics())
 
 
 # --- tokens and text ---
 
 
-def delta(ids: list[int], texts: list[bytes], shown: str) -> messages.GenerationDelta:
-    return messages.GenerationDelta(
-        token_ids=ids,
-        token_texts=texts,
-        origins=[messages.TOKEN_ORIGIN_DRAFTED] * len(ids),
-        pieces=[messages.TextPiece(text=shown)] if shown else [],
+def delta(ids: list[int], texts: list[bytes], shown: str) -> Delta:
+    return Delta(
+        token_ids=tuple(ids),
+        token_texts=tuple(texts),
+        origins=(Origin.DRAFTED,) * len(ids),
+        pieces=(TextPiece(shown, Origin.DRAFTED),) if shown else (),
     )
 
 
@@ -341,7 +347,7 @@ def test_tokens_come_with_the_start_of_their_text_and_those_of_a_stop_sequence_n
     addition = completion.add(delta([1, 2], [b"ab", b"cS"], "abc"))
     assert [token.token_id for token in addition.tokens] == [1, 2]
     assert completion.add(delta([3], [b"TO"], "")).tokens == ()
-    end = messages.GenerationFinished(reason=messages.FINISH_REASON_STOP_SEQUENCE)
+    end = Finished(FinishReason.STOP_SEQUENCE, Statistics())
     assert completion.finish(end).tokens == ()
     assert [token.token_id for token in completion.shown] == [1, 2]
 
@@ -349,7 +355,7 @@ def test_tokens_come_with_the_start_of_their_text_and_those_of_a_stop_sequence_n
 def test_what_only_looked_like_a_stop_sequence_comes_at_the_end():
     completion = Completion()
     completion.add(delta([1, 2], [b"ab", b"S"], "ab"))
-    end = messages.GenerationFinished(reason=messages.FINISH_REASON_TOKEN_LIMIT)
+    end = Finished(FinishReason.TOKEN_LIMIT, Statistics())
     assert [token.token_id for token in completion.finish(end).tokens] == [2]
 
 
@@ -396,18 +402,16 @@ def test_an_embedding_of_nothing_but_zeros_stays_one():
     now="It is that of the tokens after the first, and 0 where there are none, as in llama-server.",
 )
 def test_the_speed_of_a_text_is_that_of_the_tokens_after_the_first():
-    statistics = messages.GenerationStatistics(generated_token_count=5)
-    statistics.generation_duration.FromMilliseconds(40)
-    shape = timings(statistics)
+    shape = timings(Statistics(generated_token_count=5, generation_seconds=0.04))
     assert (shape["predicted_n"], shape["predicted_ms"]) == (5, 40)
     assert (shape["predicted_per_token_ms"], shape["predicted_per_second"]) == (10, 100)
-    shape = timings(messages.GenerationStatistics(generated_token_count=1))
+    shape = timings(Statistics(generated_token_count=1))
     assert (shape["predicted_per_token_ms"], shape["predicted_per_second"]) == (0, 0)
 
 
 def test_a_bias_that_json_cannot_write_is_null_in_the_settings():
-    biases = [common.LogitBias(token_id=1, bias=-math.inf), common.LogitBias(token_id=2, bias=0.5)]
-    settings = llama_server.sampling_settings(common.SamplingParameters(logit_biases=biases))
+    sampling = SamplingParameters(logit_bias=((1, -math.inf), (2, 0.5)))
+    settings = llama_server.sampling_settings(sampling)
     assert settings["logit_bias"] == [{"token": 1, "bias": None}, {"token": 2, "bias": 0.5}]
 
 

@@ -435,7 +435,7 @@ MISTAKES = (
     ),
     Mistake(
         "a page of a job may exceed what a message holds",
-        "orchestrator/reporting.py",
+        "outrider/wire_responses.py",
         "size <= PAGE_BYTES",
         "size <= 100 * PAGE_BYTES",
         ("tests/services/test_jobs.py::test_a_result_beyond_a_message_is_polled_in_pages",),
@@ -536,8 +536,8 @@ MISTAKES = (
     Mistake(
         "a draining orchestrator takes new generations",
         "orchestrator/service.py",
-        "        self._take_work()\n        responses =",
-        "        responses =",
+        "        self._take_work()\n        events =",
+        "        events =",
         ("tests/services/test_going_away.py::test_http_grpc_and_jobs_drain_together",),
     ),
     # --- the engine ---
@@ -633,8 +633,8 @@ MISTAKES = (
     Mistake(
         "what nobody tells of a source is a 0 in the metrics",
         "gateway/metrics.py",
-        '    if source.HasField("decided_token_count"):\n',
-        "    if True:\n",
+        "((name, amount) for name, amount in reported.items() if amount is not None)",
+        "((name, amount or 0.0) for name, amount in reported.items())",
         ("tests/http/test_metrics.py::test_each_source_of_draft_tokens_has_its_counters",),
     ),
     # --- the target's own draft ---

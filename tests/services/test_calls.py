@@ -14,9 +14,12 @@ import pytest
 from orchestrator.resuming import Reported
 from outrider.core.health import MOST_FAILURES
 from outrider.errors import DecodeFailed, EngineBusy, ModelChanged
+from outrider.messages import Origin
 from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2 as target_messages
+from outrider.wire_requests import read_request
+from outrider.wire_responses import write_event
 from target_service.servicer import TargetServicer
 from tests.support.pools import LONG, over, role_of, target
 from tests.support.services import (
@@ -71,8 +74,10 @@ async def search(orchestrator: OrchestratorProcess) -> list[int]:
 async def count_cached(orchestrator: OrchestratorProcess) -> list[int]:
     asked = request(token_limit=12)
     completion = Completion()
-    async for response in orchestrator.orchestrator.generate(asked, LONG, counts_cached=True):
-        completion.add(response)
+    async for event in orchestrator.orchestrator.generate(
+        read_request(asked), LONG, counts_cached=True
+    ):
+        completion.add(write_event(event))
     return completion.token_ids
 
 
@@ -319,10 +324,11 @@ async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_s
 
 async def continue_after(count: int, orchestrator: OrchestratorProcess) -> list[int]:
     """Continue a job's text after its first tokens, as another orchestrator left it."""
-    before = Reported(WHOLE[:count], [messages.TOKEN_ORIGIN_PLAIN] * count)
+    before = Reported(WHOLE[:count], [Origin.PLAIN] * count)
     completion = Completion()
-    async for response in orchestrator.orchestrator.generate(beams(), LONG, reported={0: before}):
-        completion.add(response)
+    asked = read_request(beams())
+    async for event in orchestrator.orchestrator.generate(asked, LONG, reported={0: before}):
+        completion.add(write_event(event))
     return completion.token_ids
 
 

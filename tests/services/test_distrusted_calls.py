@@ -18,6 +18,8 @@ from outrider.rpc.statuses import read_error_info
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2 as target_messages
+from outrider.wire_requests import read_request
+from outrider.wire_responses import write_event
 from target_service.servicer import TargetServicer
 from tests.support.pools import LONG, over, role_of, target
 from tests.support.services import (
@@ -51,8 +53,8 @@ async def embed(orchestrator: OrchestratorProcess) -> object:
 async def started(
     orchestrator: OrchestratorProcess, asked: messages.GenerateRequest, **options: Any
 ) -> messages.GenerationStarted:
-    async for response in orchestrator.orchestrator.generate(asked, LONG, **options):
-        return response.started
+    async for event in orchestrator.orchestrator.generate(read_request(asked), LONG, **options):
+        return write_event(event).started
     raise AssertionError("nothing came")
 
 

@@ -296,11 +296,11 @@ async def test_a_conversation_that_is_no_json_is_refused_by_name() -> None:
     async with services(templated) as trio:
         message = asked()
         message.conversation.chat.tools_json = "{"
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await generate(trio.orchestrator, message)
-        assert (refusal.value.details() or "").startswith("conversation.chat.tools_json")
-        message.speculative.draft_template = TARGETS_TEMPLATE
-        await generate(trio.orchestrator, message)
+        for template in (message.speculative.draft_template, TARGETS_TEMPLATE):
+            message.speculative.draft_template = template
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await generate(trio.orchestrator, message)
+            assert (refusal.value.details() or "").startswith("conversation.chat.tools_json")
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])

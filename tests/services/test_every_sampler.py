@@ -248,7 +248,7 @@ REFUSED = [
         {"acceptance": REJECTION, "row_form": common.ROW_FORM_LOGITS},
         "logprobs",
     ),
-    ({"sampling": SamplingParameters(logit_bias=((320, 1.0),))}, {}, "logit_biases"),
+    ({"sampling": SamplingParameters(logit_bias=((320, 1.0),))}, {}, "logit_bias"),
     ({"sampling": SamplingParameters(), "top": 129}, {}, "logprobs.top_count"),
 ]
 

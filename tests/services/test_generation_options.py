@@ -185,7 +185,7 @@ async def test_a_prompt_of_parts_has_a_bos_only_before_a_text(trio: Trio) -> Non
 async def test_prompt_logprobs_come_in_as_many_messages_as_it_takes(
     trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.reporting.PAGE_BYTES", 500)
+    monkeypatch.setattr("outrider.wire_responses.PAGE_BYTES", 500)
     asked = request("a prompt that takes several messages " * 5, token_limit=3)
     asked.logprobs.top_count = 4
     asked.prompt_logprobs = True

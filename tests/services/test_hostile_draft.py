@@ -14,7 +14,6 @@ import pytest
 
 from draft_service.servicer import DraftServicer
 from orchestrator.driver import Driver
-from orchestrator.request import read_request
 from outrider.core.generation import Generation
 from outrider.core.health import Health
 from outrider.descriptions import check_model
@@ -24,6 +23,7 @@ from outrider.speculation import Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.wire_requests import read_request
 from tests.support.hostile import Vitals, hostile_process
 from tests.support.services import (
     DRAFT,
@@ -196,7 +196,7 @@ async def test_a_draft_answers_for_its_own_messages_alone() -> None:
         await eventually(lambda: not orchestrator.pool.obstacle())
         own, planner = orchestrator.orchestrator, orchestrator.orchestrator._completions.planner
         deadline = time.monotonic() + PATIENCE
-        plan = await planner.plan(read_request(asked, own.config.speculation), deadline)
+        plan = await planner.plan(read_request(asked), own.config.speculation, deadline)
         generation = Generation(plan)
         good = partial(toy, seed=2, like=1, agreement=0.98, eos_bias=NEVER)
         async with running(JoiningDraft(orchestrator.address, good)):

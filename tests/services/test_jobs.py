@@ -14,10 +14,13 @@ import pytest
 import pytest_asyncio
 
 from orchestrator.jobs import Jobs, job_log
-from orchestrator.reporting import PAGE_BYTES
 from outrider.errors import DecodeFailed, KeyReused
+from outrider.messages import FinishReason, Origin, Rule
+from outrider.request import Request
+from outrider.response import Delta, Event, Finished, Started, Statistics, TextPiece
 from outrider.rpc.statuses import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.wire_responses import PAGE_BYTES
 from tests.support.services import (
     PATIENCE,
     Completion,
@@ -175,13 +178,13 @@ async def test_a_cancelled_job_ends_with_one_last_message_and_frees_both_service
 
 @pytest.mark.parametrize("error", [DecodeFailed("on purpose"), ValueError("a prompt")])
 async def test_a_failed_job_says_why_and_no_more(error: Exception) -> None:
-    async def failing() -> AsyncIterator[messages.GenerateResponse]:
-        yield messages.GenerateResponse(started=messages.GenerationStarted())
-        yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
+    async def failing() -> AsyncIterator[Event]:
+        yield Started((), 0, Rule.MATCH)
+        yield Delta((1,), (Origin.PLAIN,), ())
         raise error
 
     jobs = Jobs(lambda *_: failing(), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     polled = messages.PollGenerationResponse()
     while not polled.finished:
         polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
@@ -209,20 +212,20 @@ async def test_a_bad_request_is_refused_when_it_is_submitted(trio: Trio) -> None
     assert (await trio.orchestrator.status()).job_count == 0
 
 
-async def responses(count: int, pause: float = 0.0) -> AsyncIterator[messages.GenerateResponse]:
-    yield messages.GenerateResponse(started=messages.GenerationStarted(seed=1))
+async def responses(count: int, pause: float = 0.0) -> AsyncIterator[Event]:
+    yield Started((), 1, Rule.MATCH)
     for _ in range(count):
         await asyncio.sleep(pause)
-        yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
-    yield messages.GenerateResponse(finished=messages.GenerationFinished())
+        yield Delta((1,), (Origin.PLAIN,), ())
+    yield Finished(FinishReason.UNSPECIFIED, Statistics())
 
 
 async def test_results_are_kept_for_a_time_and_only_so_many() -> None:
     jobs = Jobs(lambda *_: responses(1), one_at_a_time, job_log(2, 0.05))  # type: ignore[arg-type,return-value]
-    ids = [(await jobs.submit(messages.GenerateRequest(), who))[0] for who in "ab"]
+    ids = [(await jobs.submit(Request("x"), who))[0] for who in "ab"]
     await asyncio.sleep(0.01)
     # The third takes the place of the one that nobody looked at for longest.
-    third, _ = await jobs.submit(messages.GenerateRequest(), "c")
+    third, _ = await jobs.submit(Request("x"), "c")
     assert len(jobs) == 2
     assert (await jobs.poll(messages.PollGenerationRequest(job_id=ids[1]))).finished
     await asyncio.sleep(0.1)
@@ -234,15 +237,15 @@ async def test_results_are_kept_for_a_time_and_only_so_many() -> None:
 
 async def test_running_jobs_are_never_dropped_for_others() -> None:
     jobs = Jobs(lambda *_: responses(1, pause=9.0), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
-    await jobs.submit(messages.GenerateRequest())
+    await jobs.submit(Request("x"))
     with pytest.raises(Exception, match="in flight"):
-        await jobs.submit(messages.GenerateRequest(), "another")
+        await jobs.submit(Request("x"), "another")
     await jobs.close()
 
 
 async def test_a_job_cancelled_before_it_began_is_over_too() -> None:
     jobs = Jobs(lambda *_: responses(1, pause=9.0), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     await jobs.cancel(job_id)
     polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
     assert polled.finished
@@ -259,17 +262,15 @@ async def test_a_job_cancelled_before_it_began_is_over_too() -> None:
     now="a poll brings a page of 2 MiB",
 )
 async def test_a_result_beyond_a_message_is_polled_in_pages() -> None:
-    piece = messages.GenerateResponse(
-        delta=messages.GenerationDelta(pieces=[messages.TextPiece(text="x" * 2**20)])
-    )
+    piece = Delta((), (), (TextPiece("x" * 2**20, Origin.PLAIN),))
 
-    async def large() -> AsyncIterator[messages.GenerateResponse]:
-        yield messages.GenerateResponse(started=messages.GenerationStarted())
+    async def large() -> AsyncIterator[Event]:
+        yield Started((), 0, Rule.MATCH)
         for _ in range(20):
             yield piece
 
     jobs = Jobs(lambda *_: large(), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     cursor, count, finished = 0, 0, False
     while not finished:
         polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id, cursor=cursor))
@@ -284,13 +285,13 @@ async def test_results_that_nobody_takes_are_bounded_in_bytes(
 ) -> None:
     monkeypatch.setattr("orchestrator.jobs.MAX_WAITING_BYTES", 100)
 
-    async def many() -> AsyncIterator[messages.GenerateResponse]:
-        yield messages.GenerateResponse(started=messages.GenerationStarted())
+    async def many() -> AsyncIterator[Event]:
+        yield Started((), 0, Rule.MATCH)
         for _ in range(1000):
-            yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
+            yield Delta((1,), (Origin.PLAIN,), ())
 
     jobs = Jobs(lambda *_: many(), one_at_a_time, job_log(1, 60.0))  # type: ignore[arg-type,return-value]
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
     assert polled.finished and polled.error.reason == "ENGINE_BUSY"
     assert len(polled.responses) < 100
@@ -394,7 +395,7 @@ async def test_a_submission_that_was_cut_off_is_the_job_of_the_next_one() -> Non
         begun, may_go_on = asyncio.Event(), asyncio.Event()
         generate_really = orchestrator._jobs._generate
 
-        async def held_up(*arguments: Any) -> AsyncIterator[messages.GenerateResponse]:
+        async def held_up(*arguments: Any) -> AsyncIterator[Event]:
             begun.set()
             await may_go_on.wait()
             async with aclosing(generate_really(*arguments)) as stream:
@@ -418,7 +419,7 @@ async def test_a_submission_that_was_cut_off_is_the_job_of_the_next_one() -> Non
 async def test_a_start_that_failed_leaves_its_key_new() -> None:
     tries = 0
 
-    async def starting(*_: Any) -> AsyncIterator[messages.GenerateResponse]:
+    async def starting(*_: Any) -> AsyncIterator[Event]:
         nonlocal tries
         tries += 1
         if tries == 1:
@@ -427,7 +428,7 @@ async def test_a_start_that_failed_leaves_its_key_new() -> None:
             yield each
 
     jobs = Jobs(starting, one_at_a_time, job_log(2, 60.0))  # type: ignore[arg-type]
-    asked, other = messages.GenerateRequest(), messages.GenerateRequest(seed=2)
+    asked, other = Request("x"), Request("x", seed=2)
     failed = await asyncio.gather(
         *(jobs.submit(asked, key=b"key") for _ in range(2)), return_exceptions=True
     )

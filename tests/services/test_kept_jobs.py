@@ -14,11 +14,13 @@ from typing import Any
 import grpc
 import pytest
 
-from orchestrator.jobs import MAX_ATTEMPTS, Jobs, job_log
+from orchestrator.jobs import MAX_ATTEMPTS, MOST_RESPONSES, Jobs, job_log
 from orchestrator.log import Log
-from orchestrator.reporting import MOST_RESPONSES
 from orchestrator.store import Store
 from outrider.errors import InvalidConfig, NotFound, StateUnavailable
+from outrider.messages import FinishReason, Origin, Rule
+from outrider.request import Request
+from outrider.response import Delta, Event, Finished, Started, Statistics, TextPiece
 from outrider.rpc.channel import open_channel
 from outrider.sampling import SamplingParameters
 from outrider.v1 import common_pb2 as common
@@ -411,13 +413,11 @@ def one_at_a_time() -> int:
     return 1
 
 
-async def responses(count: int, size: int = 1) -> AsyncIterator[messages.GenerateResponse]:
-    yield messages.GenerateResponse(started=messages.GenerationStarted(seed=1))
+async def responses(count: int, size: int = 1) -> AsyncIterator[Event]:
+    yield Started((), 1, Rule.MATCH)
     for i in range(count):
-        delta = messages.GenerationDelta(token_ids=[i], origins=[messages.TOKEN_ORIGIN_PLAIN])
-        delta.pieces.add(text="x" * size)
-        yield messages.GenerateResponse(delta=delta)
-    yield messages.GenerateResponse(finished=messages.GenerationFinished())
+        yield Delta((i,), (Origin.PLAIN,), (TextPiece("x" * size, Origin.PLAIN),))
+    yield Finished(FinishReason.UNSPECIFIED, Statistics())
 
 
 def kept(folder: Path, seconds: float = 60.0, byte_count: int = 2**30) -> Log:
@@ -452,7 +452,7 @@ async def test_a_page_of_a_long_job_costs_a_page(tmp_path: Path) -> None:
     """A poll writes one row, whatever the job's length, and reads no more than it returns."""
     log = kept(tmp_path)
     jobs, file = jobs_of(log, 50_000), file_of(log)
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     cursor, finished, numbers = 0, False, list[int]()
     await eventually(lambda: _is_over(jobs, job_id))
     while not finished:
@@ -475,7 +475,7 @@ async def test_results_are_kept_for_a_time_after_a_restart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = jobs_of(kept(tmp_path))
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     await until_over(jobs, job_id)
     await jobs.close()
     # However long the orchestrator was away, within a day; and though the clock went back.
@@ -493,7 +493,7 @@ async def test_results_are_kept_for_a_time_after_a_restart_too(
     await jobs.close()
     monkeypatch.undo()
     jobs = jobs_of(kept(tmp_path, 0.05))
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     await eventually(lambda: len(jobs) == 0)
     await jobs.close()
     with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
@@ -506,13 +506,13 @@ async def test_all_jobs_together_have_a_bound(tmp_path: Path) -> None:
     jobs = jobs_of(log, 10, 10_000)
     ids = []
     for _ in range(8):
-        job_id, _ = await jobs.submit(messages.GenerateRequest())
+        job_id, _ = await jobs.submit(Request("x"))
         await until_over(jobs, job_id)
         ids.append(job_id)
     assert len(jobs) == 3, "the oldest have made room"
     assert [each in jobs for each in ids[-3:]] == [True] * 3
     large = jobs_of(log, 100, 10_000)
-    job_id, _ = await large.submit(messages.GenerateRequest())
+    job_id, _ = await large.submit(Request("x"))
     await until_over(large, job_id)
     polled = await large.poll(messages.PollGenerationRequest(job_id=job_id))
     while not polled.finished:
@@ -525,15 +525,15 @@ async def test_all_jobs_together_have_a_bound(tmp_path: Path) -> None:
 
 
 async def test_a_job_that_ends_the_process_again_and_again_is_given_up(tmp_path: Path) -> None:
-    async def endless() -> AsyncIterator[messages.GenerateResponse]:
-        yield messages.GenerateResponse(started=messages.GenerationStarted(seed=1))
+    async def endless() -> AsyncIterator[Event]:
+        yield Started((), 1, Rule.MATCH)
         await asyncio.Event().wait()
 
     def make() -> Jobs:
         return Jobs(lambda *_: endless(), one_at_a_time, kept(tmp_path))  # type: ignore[arg-type,return-value]
 
     jobs = make()
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     for _ in range(MAX_ATTEMPTS):
         await jobs.close()
         jobs = make()
@@ -570,7 +570,7 @@ async def test_a_disk_that_takes_nothing_is_one_clear_line(
 ) -> None:
     go_on = asyncio.Event()
 
-    async def held() -> AsyncIterator[messages.GenerateResponse]:
+    async def held() -> AsyncIterator[Event]:
         stream = responses(200, 1000)
         yield await anext(stream)
         await go_on.wait()
@@ -580,14 +580,14 @@ async def test_a_disk_that_takes_nothing_is_one_clear_line(
     log = kept(tmp_path)
     store = file_of(log)
     jobs = Jobs(lambda *_: held(), one_at_a_time, log)  # type: ignore[arg-type,return-value]
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     await store.read(breaks)
     go_on.set()
     await eventually(lambda: bool(store.failure))
     with pytest.raises(StateUnavailable, match=words):
         await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
     with pytest.raises(StateUnavailable, match=words):
-        await jobs.submit(messages.GenerateRequest())
+        await jobs.submit(Request("x"))
     await asyncio.sleep(2.5)  # it was tried again meanwhile
     lines = [each for each in caplog.records if each.name == "outrider.state"]
     assert len(lines) == 1 and words in lines[0].fields["detail"]  # type: ignore[attr-defined]
@@ -616,7 +616,7 @@ def test_a_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
 
 async def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
     jobs = jobs_of(kept(tmp_path), 200, 1000)
-    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    job_id, _ = await jobs.submit(Request("x"))
     await until_over(jobs, job_id)
     await jobs.close()
     path = tmp_path / "jobs.sqlite"

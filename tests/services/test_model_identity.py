@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from orchestrator.calls import Calls
-from outrider.client import CallFailed, OutriderClient
+from outrider.client import CallFailed, OutriderClient, Request
 from outrider.rpc.statuses import read_error_info
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
@@ -163,7 +163,7 @@ async def test_the_python_client_names_the_error() -> None:
     async with services() as trio, OutriderClient(trio.orchestrator.address) as client:
         count = 0
         with pytest.raises(CallFailed, match="toy-9") as caught:
-            async for _ in client.generate("the rain"):
+            async for _ in client.generate(Request("the rain")):
                 count += 1
                 if count == 3:
                     await trio.target.restart(second)
@@ -309,8 +309,8 @@ async def test_no_http_answer_is_put_together_from_two_models(
             await trio.target.restart(second)
             return answer
 
-        async def generate_after_swap(asked: messages.GenerateRequest, **options: Any) -> Any:
-            if asked.prompt_text == "spain":
+        async def generate_after_swap(asked: Request, **options: Any) -> Any:
+            if asked.prompt == "spain":
                 await first_is_written.wait()
                 await trio.target.restart(second)
             async for response in generate_(asked, **options):

@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from outrider.client import CallFailed, Finished, GenerateOptions, OutriderClient, Started
+from outrider.client import CallFailed, Finished, OutriderClient, Request, Started
 from outrider.errors import InvalidConfig
 from outrider.rpc.authorization import right_for
 from outrider.rpc.security import ClientSecurity, ServerSecurity
@@ -158,7 +158,7 @@ async def test_every_token_may_ask_for_the_health(tmp_path: Path):
 async def test_a_client_has_texts_written_and_sees_nothing_of_others(tmp_path: Path):
     async with guarded(tmp_path) as one, one.client("alice") as alice, one.client("olga") as olga:
         for client in (alice, olga):
-            events = [e async for e in client.generate("ab", GenerateOptions(token_limit=4))]
+            events = [e async for e in client.generate(Request("ab", token_limit=4))]
             assert isinstance(events[-1], Finished)
         seen, all_of_it = await alice.status(), await olga.status()
         target, address = seen.peer("target"), one.orchestrator.pool.target.address
@@ -227,7 +227,7 @@ async def test_peers_are_shown_a_token_of_their_own(tmp_path: Path):
 
 async def test_a_job_is_there_for_its_own_token_and_for_operators(tmp_path: Path):
     async with guarded(tmp_path) as one, one.client("alice") as alice, one.client("bob") as bob:
-        job, _ = await alice.submit("ab", GenerateOptions(token_limit=4))
+        job, _ = await alice.submit(Request("ab", token_limit=4))
         for use in (bob.poll, bob.cancel):
             with pytest.raises(CallFailed) as refused:
                 await use(job)
@@ -248,7 +248,7 @@ async def alice_is_done(alice: OutriderClient, job: str) -> bool:
 async def a_stream(one: Guarded, client: OutriderClient) -> AsyncIterator[None]:
     """Have a text written that is in flight while the model's gate is shut."""
     gate = Gate(one.model)
-    events = client.generate("ab", GenerateOptions(token_limit=8))
+    events = client.generate(Request("ab", token_limit=8))
     first = asyncio.ensure_future(anext(events))
     await gate.reached()
     try:
@@ -268,10 +268,10 @@ async def test_a_generation_counts_once_whichever_way_it_came(tmp_path: Path):
     ):
         async with a_stream(one, alice):
             with pytest.raises(CallFailed) as refused:
-                await anext(alice.generate("ab"))
+                await anext(alice.generate(Request("ab")))
             assert refused.value.reason == "LIMIT_REACHED"
             with pytest.raises(CallFailed) as refused:
-                await alice.submit("ab")
+                await alice.submit(Request("ab"))
             assert refused.value.reason == "LIMIT_REACHED"
             answer = await http.post("/completion", json=BODY)
             assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
@@ -280,7 +280,7 @@ async def test_a_generation_counts_once_whichever_way_it_came(tmp_path: Path):
         # And none of them counts any more.
         for _ in range(3):
             assert (await http.post("/completion", json=BODY)).status_code == 200
-            async for _ in alice.generate("ab", GenerateOptions(token_limit=2)):
+            async for _ in alice.generate(Request("ab", token_limit=2)):
                 pass
 
 
@@ -291,9 +291,9 @@ async def test_a_job_counts_until_it_is_over_and_as_many_as_its_completions(tmp_
         one.http("alice") as http,
     ):
         with pytest.raises(CallFailed) as refused:
-            await alice.submit("ab", GenerateOptions(completion_count=3, token_limit=2))
+            await alice.submit(Request("ab", completion_count=3, token_limit=2))
         assert refused.value.reason == "LIMIT_REACHED"
-        job, _ = await alice.submit("ab", GenerateOptions(completion_count=2, token_limit=150))
+        job, _ = await alice.submit(Request("ab", completion_count=2, token_limit=150))
         answer = await http.post("/completion", json=BODY)
         is_over = (await alice.poll(job)).finished
         assert answer.status_code == 429 or is_over
@@ -307,8 +307,8 @@ async def test_tokens_of_one_surface_are_used_at_the_other(tmp_path: Path):
         one.client("alice") as alice,
         one.http("alice") as http,
     ):
-        options = GenerateOptions(token_limit=40)
-        events = [event async for event in alice.generate([5, 6], options)]
+        options = Request([5, 6], token_limit=40)
+        events = [event async for event in alice.generate(options)]
         assert isinstance(events[0], Started) and isinstance(events[-1], Finished)
         used = len(events[0].prompt_token_ids) + 40
         wait = 10 * (used - 5)  # six a minute drain
@@ -350,7 +350,7 @@ async def test_requests_of_both_surfaces_share_a_limit(tmp_path: Path):
         one.http("alice") as http,
     ):
         assert (await http.post("/completion", json=BODY)).status_code == 200
-        [_ async for _ in alice.generate("ab", GenerateOptions(token_limit=1))]
+        [_ async for _ in alice.generate(Request("ab", token_limit=1))]
         code, details = await refused_call(one, "alice")
         assert (code, details.retry_delay.ToSeconds()) == ("RESOURCE_EXHAUSTED", 30)
         for path, body in REFUSED_SHAPES.items():
@@ -404,7 +404,7 @@ async def test_a_refusal_is_a_line_with_a_name_and_never_a_token(
         caplog.clear()
         async with one.client("alice") as alice, a_stream(one, alice):
             with pytest.raises(CallFailed):
-                await anext(alice.generate("ab"))
+                await anext(alice.generate(Request("ab")))
         await code_of(one, JOIN, "bob")
         await code_of(one, GENERATE, "a stranger to us")
         async with one.http("alice") as http, one.http("stranger") as stranger:

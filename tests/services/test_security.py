@@ -30,9 +30,9 @@ from orchestrator.servicer import OrchestratorServicer
 from outrider.client import (
     CallFailed,
     Delta,
-    GenerateOptions,
     OutriderClient,
     PeerState,
+    Request,
     RollbackMode,
 )
 from outrider.engine.host import EngineHost
@@ -206,7 +206,8 @@ async def health_server(
 
 async def write(address: str, shown: ClientSecurity, temperature: float) -> list[int]:
     """Return what an orchestrator writes for a client, using every call that it makes."""
-    options = GenerateOptions(
+    options = Request(
+        "the rain in spain",
         token_limit=48,
         seed=7,
         sampling=SamplingParameters(temperature=temperature),
@@ -216,7 +217,7 @@ async def write(address: str, shown: ClientSecurity, temperature: float) -> list
     )
     ids: list[int] = []
     async with OutriderClient(address, shown) as client:
-        async for event in client.generate("the rain in spain", options, PATIENCE):
+        async for event in client.generate(options, PATIENCE):
             if isinstance(event, Delta):
                 ids += event.token_ids
         status = await client.status()
@@ -455,7 +456,7 @@ async def test_a_client_is_told_in_one_line_why_it_was_not_let_in(files: Files):
 
 
 async def first_event(client: OutriderClient) -> Any:
-    events = client.generate("x")
+    events = client.generate(Request("x"))
     try:
         return await anext(events)
     finally:
@@ -705,6 +706,6 @@ async def unreached(address: str, seconds: float = 10.0) -> str:
     """Return why a client does not reach an orchestrator."""
     async with OutriderClient(address) as client:
         with pytest.raises(CallFailed) as failure:
-            async for _ in client.generate("a", timeout_seconds=seconds):
+            async for _ in client.generate(Request("a"), timeout_seconds=seconds):
                 pass
     return str(failure.value)

@@ -12,6 +12,7 @@ import pytest
 
 from outrider.rpc.server import ServerConfig
 from outrider.v1 import common_pb2 as common
+from outrider.wire_requests import read_request
 from target_service.servicer import _VerifyStream
 from tests.support import services
 from tests.support.hostile import Vitals
@@ -45,7 +46,7 @@ async def test_a_text_that_stands_still_does_not_count_among_those_who_share_dec
     ):
         await orchestrator.until_ready()
         costs = orchestrator.pool.standing.costs
-        stalled, read = (orchestrator.orchestrator.generate(asked) for _ in range(2))
+        stalled, read = (orchestrator.orchestrator.generate(read_request(asked)) for _ in range(2))
         async with aclosing(stalled), aclosing(read):
             for stream in (stalled, read):
                 for _ in range(3):

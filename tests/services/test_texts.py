@@ -104,7 +104,7 @@ async def test_a_prompt_has_so_many_parts_and_no_more(trio: Trio) -> None:
     for _ in range(4097):
         asked.prompt_parts.parts.add().text = "a"
     trio.target.model.heard.clear()
-    assert await refusal(trio, asked) == "prompt_parts: 4097 texts, at most 4096"
+    assert await refusal(trio, asked) == "prompt: 4097 texts, at most 4096"
     assert trio.target.model.heard == []
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from outrider.client import (
     Delta,
     Finished,
-    GenerateOptions,
     Origin,
     OutriderClient,
+    Request,
     Started,
     Statistics,
 )
@@ -137,13 +137,13 @@ async def connected(token_file: Path) -> AsyncIterator[OutriderClient]:
 
 async def generate(
     client: OutriderClient,
-    options: GenerateOptions,
+    request: Request,
     midway: Callable[[], object] | None = None,
     at: int = 0,
 ) -> Generation:
     """Generate; `midway` runs in a thread beside it from the token `at` on."""
     made, disturbance = Generation(), None
-    async for event in client.generate(PROMPT, options, timeout_seconds=PATIENCE):
+    async for event in client.generate(request, timeout_seconds=PATIENCE):
         match event:
             case Started():
                 pass

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
-from typing import Any
-
-from google.protobuf.duration_pb2 import Duration
 
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.template import ChatTemplate
 from orchestrator.completions import InFlight, Observer
 from outrider.errors import InvalidRequest
+from outrider.messages import ANY_MODEL, DraftEnd, FinishReason, ModelReference, Origin
+from outrider.request import Conversation, Detail, Request
+from outrider.response import (
+    Delta,
+    Event,
+    Finished,
+    Logprob,
+    RoundReport,
+    Started,
+    Statistics,
+    TextPiece,
+    Token,
+)
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -26,9 +35,9 @@ VOCABULARY = _FIRST_BYTE + 256
 _NAMES = {BOS: b"<s>", EOS: b"</s>"}
 _DRAFT_LENGTH = 3
 _ORIGINS = (
-    messages.TOKEN_ORIGIN_DRAFTED,
-    messages.TOKEN_ORIGIN_DRAFTED,
-    messages.TOKEN_ORIGIN_CORRECTED,
+    Origin.DRAFTED,
+    Origin.DRAFTED,
+    Origin.CORRECTED,
 )
 _CONTEXT = 512
 MODEL = "fake-1b"
@@ -66,8 +75,8 @@ class FakeOrchestrator:
         self.stalls_after: int | None = None
         self.go_on = asyncio.Event()
         self.stalled = asyncio.Event()
-        self.requests: list[messages.GenerateRequest] = []
-        self.templates: list[messages.ApplyTemplateRequest] = []
+        self.requests: list[Request] = []
+        self.templates: list[Conversation] = []
         self.open_count = 0
         self.idle = asyncio.Event()
         self.closed_count = 0
@@ -81,41 +90,36 @@ class FakeOrchestrator:
 
     def generate(
         self,
-        request: messages.GenerateRequest,
+        request: Request,
         seconds: float | None = None,
         counts_cached: bool = False,
-    ) -> AsyncGenerator[messages.GenerateResponse]:
+    ) -> AsyncGenerator[Event]:
         """Yield the text, in rounds."""
-        responses = self._generate(request)
+        events = self._generate(request)
         for observer in self.observers:
-            responses = observer.watch(responses, max(1, request.completion_count))
-        return responses
+            events = observer.watch(events, request.completion_count)
+        return events
 
     def in_flight(self) -> list[InFlight]:
         """Return the generations in flight."""
         return self.generations
 
-    async def _generate(
-        self, request: messages.GenerateRequest
-    ) -> AsyncGenerator[messages.GenerateResponse]:
+    async def _generate(self, request: Request) -> AsyncGenerator[Event]:
         self.requests.append(request)
         self.open_count += 1
         self.idle.clear()
-        in_flight = InFlight(request.speculative.enabled)
+        in_flight = InFlight(request.enabled is not False)
         self.generations.append(in_flight)
         try:
             prompt = _prompt_of(request)
             await self._disturb(0)
-            yield messages.GenerateResponse(started=self._started(request, prompt))
-            for choice in range(max(1, request.completion_count)):
-                for response in self._completion(request, prompt):
-                    response.choice_index = choice
-                    if response.WhichOneof("event") == "delta":
-                        await self._disturb(response.delta.report.round or 1)
-                        if not request.round_detail:
-                            response.delta.ClearField("report")
-                    in_flight.token_count += len(response.delta.token_ids)
-                    yield response
+            yield self._started(request, prompt)
+            for choice in range(request.completion_count):
+                for round_number, event in enumerate(self._completion(request, prompt, choice), 1):
+                    if isinstance(event, Delta):
+                        await self._disturb(round_number)
+                        in_flight.token_count += len(event.token_ids)
+                    yield event
         finally:
             self.closed_count += 1
             self.generations.remove(in_flight)
@@ -131,41 +135,44 @@ class FakeOrchestrator:
             self.stalled.set()
             await self.go_on.wait()
 
-    def _started(
-        self, request: messages.GenerateRequest, prompt: list[int]
-    ) -> messages.GenerationStarted:
-        logprobs = []
-        if request.prompt_logprobs:
-            logprobs = [_logprob(token_id, request.logprobs.top_count) for token_id in prompt]
-        return messages.GenerationStarted(
-            prompt_token_ids=prompt,
-            seed=request.seed if request.HasField("seed") else 7,
+    def _started(self, request: Request, prompt: list[int]) -> Started:
+        logprobs: tuple[Logprob, ...] = ()
+        if request.prompt_logprobs and request.logprobs:
+            top_count = request.logprobs.top_count
+            logprobs = tuple(_logprob(token_id, top_count) for token_id in prompt)
+        return Started(
+            prompt_token_ids=tuple(prompt),
+            seed=7 if request.seed is None else request.seed,
+            acceptance=request.rule,
             cached_token_count=1,
             context_token_count=_CONTEXT,
             prompt_logprobs=logprobs,
             sampling=request.sampling,
             token_limit=request.token_limit,
-            model_name=MODEL,
+            model=ModelReference(name=MODEL),
         )
 
-    def _completion(
-        self, request: messages.GenerateRequest, prompt: list[int]
-    ) -> Iterator[messages.GenerateResponse]:
-        ids, shown, finished = _cut(request, self.texts.pop(0) if self.texts else self.text)
+    def _completion(self, request: Request, prompt: list[int], choice: int) -> Iterator[Event]:
+        ids, shown, reason, stop = _cut(request, self.texts.pop(0) if self.texts else self.text)
         rounds = 0
         for first in range(0, len(ids), _DRAFT_LENGTH):
             some = ids[first : first + _DRAFT_LENGTH]
             rounds += 1
             delta = _delta(request, some, shown, first, rounds, len(prompt))
-            _mark(delta, self.controls, shown, first, first + len(some))
+            if self.controls:
+                pieces = _marked(self.controls, shown, first, first + len(some))
+                delta = replace(delta, pieces=tuple(pieces))
             if request.running_statistics:
-                _count(delta.statistics, first + len(some), len(prompt), rounds)
-            yield messages.GenerateResponse(delta=delta)
-        _count(finished.statistics, len(ids), len(prompt), rounds)
+                so_far = _statistics(first + len(some), len(prompt), rounds)
+                delta = replace(delta, statistics=so_far)
+            yield replace(delta, choice=choice)
         accepted, rejected = self.predicted
-        finished.statistics.accepted_prediction_token_count = accepted
-        finished.statistics.rejected_prediction_token_count = rejected
-        yield messages.GenerateResponse(finished=finished)
+        whole = replace(
+            _statistics(len(ids), len(prompt), rounds),
+            accepted_prediction_token_count=accepted,
+            rejected_prediction_token_count=rejected,
+        )
+        yield Finished(reason, whole, stop_sequence=stop, choice=choice)
 
     async def tokenize(
         self, request: messages.TokenizeTextRequest
@@ -184,30 +191,24 @@ class FakeOrchestrator:
         text = b"".join(special.get(each) or text_of(each) for each in request.token_ids)
         return messages.DetokenizeResponse(text=text.decode("utf-8", "replace"))
 
-    async def apply_template(
-        self, request: messages.ApplyTemplateRequest
-    ) -> messages.ApplyTemplateResponse:
+    async def apply_template(self, conversation: Conversation) -> tuple[str, ModelReference]:
         """Render `role: content` lines."""
-        self.templates.append(request)
+        self.templates.append(conversation)
         if self.renders:
-            read = [
-                json.loads(text) if text else None
-                for text in (request.messages_json, request.tools_json, request.variables_json)
-            ]
             prompt = self.chat_template().render(
-                read[0],
+                conversation.chat,
                 strftime_now=lambda form: "",
-                tools=read[1],
-                add_generation_prompt=request.add_generation_prompt,
-                chat_template_kwargs=read[2],
+                tools=conversation.tools or None,
+                add_generation_prompt=conversation.add_generation_prompt,
+                chat_template_kwargs=conversation.variables,
             )
-            return messages.ApplyTemplateResponse(prompt=prompt)
+            return prompt, ANY_MODEL
         lines = []
-        for message in json.loads(request.messages_json):
+        for message in conversation.chat:
             if not isinstance(message.get("role"), str):
                 raise InvalidRequest("messages", "each needs a role")
             lines.append(f"{message['role']}: {message.get('content')}\n")
-        return messages.ApplyTemplateResponse(prompt="".join(lines))
+        return "".join(lines), ANY_MODEL
 
     def chat_format(self) -> ChatFormat:
         """Return what the template shows."""
@@ -254,15 +255,8 @@ class FakeOrchestrator:
         )
 
 
-def _prompt_of(request: messages.GenerateRequest) -> list[int]:
-    kind = request.WhichOneof("prompt")
-    if kind is None:
-        raise InvalidRequest("prompt", "is missing")
-    parts: list[Any] = [request.prompt_text]
-    if kind == "prompt_tokens":
-        parts = list(request.prompt_tokens.token_ids)
-    elif kind == "prompt_parts":
-        parts = [getattr(each, each.WhichOneof("part")) for each in request.prompt_parts.parts]
+def _prompt_of(request: Request) -> list[int]:
+    parts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
     ids = [BOS] if parts and isinstance(parts[0], str) else []
     for part in parts:
         ids += ids_of(part) if isinstance(part, str) else [part]
@@ -275,38 +269,32 @@ def _prompt_of(request: messages.GenerateRequest) -> list[int]:
 
 def _check_id(token_id: int) -> None:
     if not 0 <= token_id < VOCABULARY:
-        raise InvalidRequest("prompt_tokens", f"{token_id} is no token id")
+        raise InvalidRequest("prompt", f"{token_id} is no token id")
 
 
-def _cut(
-    request: messages.GenerateRequest, text: str
-) -> tuple[list[int], bytes, messages.GenerationFinished]:
-    """Return the tokens, the bytes of them that are shown, and the end, without its counts."""
-    finished = messages.GenerationFinished(reason=messages.FINISH_REASON_END_OF_TEXT)
-    ids, shown = [*ids_of(text), EOS], text.encode()
-    limit = request.token_limit if request.HasField("token_limit") else 128
-    found = [(text.find(stop), stop) for stop in request.stop_sequences if stop in text]
+def _cut(request: Request, text: str) -> tuple[list[int], bytes, FinishReason, str]:
+    """Return the tokens, the bytes of them that are shown, why they end, and the stop sequence."""
+    ids, shown, reason, stop = [*ids_of(text), EOS], text.encode(), FinishReason.END_OF_TEXT, ""
+    found = [(text.find(each), each) for each in request.stop_sequences if each in text]
     if found:
         at, stop = min(found)
         shown = text[:at].encode()
         ids = ids_of(text[: at + len(stop)])
-        finished.reason = messages.FINISH_REASON_STOP_SEQUENCE
-        finished.stop_sequence = stop
+        reason = FinishReason.STOP_SEQUENCE
+    limit = request.token_limit
     if 0 <= limit < len(ids):
-        ids, shown = ids[:limit], shown[:limit]
-        finished.reason = messages.FINISH_REASON_TOKEN_LIMIT
-        finished.ClearField("stop_sequence")
-    return ids, shown, finished
+        return ids[:limit], shown[:limit], FinishReason.TOKEN_LIMIT, ""
+    return ids, shown, reason, stop
 
 
 def _delta(
-    request: messages.GenerateRequest,
+    request: Request,
     some: list[int],
     shown: bytes,
     first: int,
     round_number: int,
     prompt_count: int,
-) -> messages.GenerationDelta:
+) -> Delta:
     # Whole characters only, as far as the tokens go; all the rest with the last ones.
     def whole(end: int) -> int:
         while end < len(shown) and shown[end] & 0xC0 == 0x80:
@@ -315,83 +303,71 @@ def _delta(
 
     text = shown[whole(first) : whole(first + len(some))].decode("utf-8", "replace")
     origins = _ORIGINS[: len(some)]
-    logprobs = []
-    if request.HasField("logprobs"):
-        logprobs = [_logprob(token_id, request.logprobs.top_count) for token_id in some]
-    tokens = [messages.Token(token_id=i, text=text_of(i)) for i in some]
-    rejected = messages.Token(token_id=ids_of("?")[0], text=b"?")
-    return messages.GenerationDelta(
-        token_ids=some,
+    logprobs: tuple[Logprob, ...] = ()
+    if request.logprobs is not None:
+        logprobs = tuple(_logprob(token_id, request.logprobs.top_count) for token_id in some)
+    tokens = [Token(i, text_of(i)) for i in some]
+    rejected = Token(ids_of("?")[0], b"?")
+    report = RoundReport(
+        round=round_number,
+        committed_token_count=prompt_count + first,
+        draft=tuple([*tokens[: _DRAFT_LENGTH - 1], rejected][:_DRAFT_LENGTH]),
+        accepted_token_count=min(len(some), _DRAFT_LENGTH - 1),
+        target=tokens[-1],
+        draft_end=DraftEnd.LENGTH,
+        positions=(),
+    )
+    return Delta(
+        token_ids=tuple(some),
         origins=origins,
-        token_texts=[text_of(each) for each in some],
-        pieces=[messages.TextPiece(text=text, origin=origins[-1])] if text else [],
+        token_texts=tuple(text_of(each) for each in some),
+        pieces=(TextPiece(text, origins[-1]),) if text else (),
         logprobs=logprobs,
-        report=messages.RoundReport(
-            round=round_number,
-            committed_token_count=prompt_count + first,
-            draft=[*tokens[: _DRAFT_LENGTH - 1], rejected][:_DRAFT_LENGTH],
-            accepted_token_count=min(len(some), _DRAFT_LENGTH - 1),
-            target=tokens[-1],
-            draft_end=messages.DRAFT_END_LENGTH,
-        ),
+        report=None if request.detail is Detail.NOTHING else report,
     )
 
 
-def _mark(
-    delta: messages.GenerationDelta, controls: tuple[str, ...], shown: bytes, first: int, end: int
-) -> None:
-    """Make control tokens of names, each where its last byte is."""
-    if not controls:
-        return
+def _marked(controls: tuple[str, ...], shown: bytes, first: int, end: int) -> Iterator[TextPiece]:
+    """Yield the pieces with names as control tokens, each where its last byte is."""
     names = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
-    del delta.pieces[:]
     at = 0
     for found in [*re.finditer(names.encode(), shown), None]:
         start, stop = found.span() if found else (len(shown), len(shown))
         text = shown[max(at, first) : min(start, end)] if max(at, first) < min(start, end) else b""
         if text:
-            delta.pieces.add(text=text.decode(errors="ignore"), origin=messages.TOKEN_ORIGIN_PLAIN)
+            yield TextPiece(text.decode(errors="ignore"), Origin.PLAIN)
         if found and first < stop <= end:
-            delta.pieces.add(
-                text=found[0].decode(), origin=messages.TOKEN_ORIGIN_PLAIN, control=True
-            )
+            yield TextPiece(found[0].decode(), Origin.PLAIN, control=True)
         at = stop
 
 
-def _logprob(token_id: int, top_count: int) -> messages.TokenLogprob:
+def _logprob(token_id: int, top_count: int) -> Logprob:
     others = [token_id, _FIRST_BYTE + 120, _FIRST_BYTE + 121, _FIRST_BYTE + 122][:top_count]
-    return messages.TokenLogprob(
-        log_probability=-0.25,
-        alternatives=[
-            messages.Alternative(
-                token=messages.Token(token_id=other, text=text_of(other)),
-                log_probability=-0.25 if other == token_id else -float("inf"),
-            )
+    return Logprob(
+        -0.25,
+        tuple(
+            (Token(other, text_of(other)), -0.25 if other == token_id else -float("inf"))
             for other in others
-        ],
+        ),
     )
 
 
-def _count(
-    statistics: messages.GenerationStatistics, token_count: int, prompt_count: int, rounds: int
-) -> None:
+def _statistics(token_count: int, prompt_count: int, rounds: int) -> Statistics:
     accepted = sum(min(2, token_count - 3 * i) for i in range(rounds))
-    statistics.MergeFrom(
-        messages.GenerationStatistics(
-            prompt_token_count=prompt_count,
-            generated_token_count=token_count,
-            drafted_token_count=_DRAFT_LENGTH * rounds,
-            accepted_token_count=accepted,
-            round_count=rounds,
-            drafted_round_count=rounds,
-            drafted_by_position=[rounds] * _DRAFT_LENGTH if rounds else [],
-            accepted_by_position=[rounds, accepted - rounds, 0] if rounds else [],
-            drafted_by_round=[_DRAFT_LENGTH] * rounds,
-            accepted_by_round=[min(2, token_count - 3 * i) for i in range(rounds)],
-            first_token_duration=Duration(nanos=2_000_000),
-            prompt_duration=Duration(nanos=10_000_000),
-            generation_duration=Duration(nanos=40_000_000),
-            verify_wait_duration=Duration(nanos=30_000_000),
-            cached_token_count=1,
-        )
+    return Statistics(
+        prompt_token_count=prompt_count,
+        generated_token_count=token_count,
+        drafted_token_count=_DRAFT_LENGTH * rounds,
+        accepted_token_count=accepted,
+        round_count=rounds,
+        drafted_round_count=rounds,
+        drafted_by_position=(rounds,) * _DRAFT_LENGTH if rounds else (),
+        accepted_by_position=(rounds, accepted - rounds, 0) if rounds else (),
+        drafted_by_round=(_DRAFT_LENGTH,) * rounds,
+        accepted_by_round=tuple(min(2, token_count - 3 * i) for i in range(rounds)),
+        first_token_seconds=0.002,
+        prompt_seconds=0.01,
+        generation_seconds=0.04,
+        verify_wait_seconds=0.03,
+        cached_token_count=1,
     )

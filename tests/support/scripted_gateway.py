@@ -141,14 +141,14 @@ class Script:
             "drafted_token_count": drafted,
             "accepted_token_count": accepted,
             "round_count": len(self.rounds),
-            "first_token_duration": "0.081s",
-            "generation_duration": f"{generating:.9f}s",
-            "draft_wait_duration": f"{0.16 * generating:.9f}s",
-            "draft_network_duration": f"{0.04 * generating:.9f}s",
-            "verify_wait_duration": f"{0.081 + 0.80 * generating:.9f}s",
-            "verify_network_duration": f"{0.11 * generating:.9f}s",
+            "first_token_seconds": 0.081,
+            "generation_seconds": generating,
+            "draft_wait_seconds": 0.16 * generating,
+            "draft_network_seconds": 0.04 * generating,
+            "verify_wait_seconds": 0.081 + 0.80 * generating,
+            "verify_network_seconds": 0.11 * generating,
             "controller": {"target_alone_token_rate": 22.2},
-            "wire_byte_count": "4821",
+            "wire_byte_count": 4821,
             "draft_time": {"step_count": 3 * sum(bool(each.draft) for each in self.rounds)},
             **({"sources": self._sources} if self.names_sources else {}),
         }
@@ -169,7 +169,7 @@ class Script:
             "name": name,
             "drafted_token_count": drafted,
             "accepted_token_count": accepted,
-            "duration": f"{drafted * (0.0052 if name == 'model' else 0.000031):.9f}s",
+            "seconds": drafted * (0.0052 if name == "model" else 0.000031),
         }
         if name != "model":  # as under rejection
             told |= {"decided_token_count": 2 * drafted, "agreed_token_count": drafted + accepted}

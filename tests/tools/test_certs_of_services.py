@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.client import Finished, GenerateOptions, OutriderClient
+from outrider.client import Finished, OutriderClient, Request
 from outrider.errors import PeerUnavailable
 from outrider.rpc.health_check import check
 from outrider.rpc.security import ClientSecurity, ServerSecurity
@@ -76,7 +76,7 @@ async def test_all_services_trust_each_other_and_go_on_when_the_certificates_are
 
 async def write(address: str, folder: Path) -> None:
     async with OutriderClient(address, shown(folder, "laptop")) as client:
-        events = [e async for e in client.generate("ab", GenerateOptions(token_limit=4))]
+        events = [e async for e in client.generate(Request("ab", token_limit=4))]
     assert isinstance(events[-1], Finished)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-from orchestrator.request import read_request
 from outrider.messages import Rule
-from outrider.speculation import Speculation
+from outrider.wire_requests import read_request
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import MOMENTS, Cell, Row, _judge, cells, read_rows, table
 from tests.chaos.soak import Count, Sample, problems, sampled_request
@@ -82,7 +81,7 @@ def sample(minutes: float, memory: int = 100, files: int = 50, sessions: int = 0
 
 
 def test_sampled_work_is_under_every_rule_and_allowed() -> None:
-    asked = [read_request(sampled_request(random.Random(i)), Speculation()) for i in range(60)]
+    asked = [read_request(sampled_request(random.Random(i))) for i in range(60)]
     assert {each.rule for each in asked} == set(Rule)
 
 

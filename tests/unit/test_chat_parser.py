@@ -18,9 +18,9 @@ from orchestrator.chat.events import (
     CallBegun,
     CallEnded,
     Content,
-    Event,
     Mark,
     Thought,
+    TurnEvent,
     parse,
 )
 from orchestrator.chat.format import ChatFormat, Style
@@ -61,7 +61,7 @@ Read = tuple[str, str, list[tuple[str, Any]]]
 
 def events(
     name: str | ChatFormat, *pieces: str | Mark, prompt: str = "", cut: bool = False, **wish: Any
-) -> list[Event]:
+) -> list[TurnEvent]:
     one = form(name) if isinstance(name, str) else name
     parser = ChatParser(one, wish.pop("tools", TOOLS), prompt, **wish)
     return [e for piece in pieces for e in parser.add(piece)] + parser.finish(is_cut=cut)
@@ -72,7 +72,7 @@ def read(name: str | ChatFormat, *pieces: str | Mark, **wish: Any) -> Read:
     return content, thoughts, [(begun.name, json.loads(text)) for begun, text in calls]
 
 
-def joined(found: list[Event]) -> list[Any]:
+def joined(found: list[TurnEvent]) -> list[Any]:
     """Return the events with neighbours of one kind as one."""
     whole: list[Any] = []
     for event in found:

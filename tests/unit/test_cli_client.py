@@ -18,18 +18,16 @@ from outrider.client import (
     EngineTime,
     Finished,
     FinishReason,
-    GenerateOptions,
     Origin,
     OutriderClient,
     PeerState,
     Position,
+    Request,
     RollbackMode,
     RoundReport,
     Started,
     Statistics,
     Token,
-    read_event,
-    write_request,
 )
 from outrider.errors import EngineBusy, InvalidRequest
 from outrider.messages import Form, Rule
@@ -37,17 +35,20 @@ from outrider.rpc.statuses import to_status
 from outrider.speculation import Policy, Verification
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.wire_requests import write_request
+from outrider.wire_responses import read_event
 
 
 def test_what_is_not_chosen_is_left_to_the_orchestrator():
-    request = write_request("x", GenerateOptions())
+    request = write_request(Request("x"))
     assert request.prompt_text == "x" and request.token_limit == 128
     assert not request.HasField("seed") and not request.round_detail
-    assert request.speculative == messages.SpeculativeOptions(enabled=True)
+    assert request.speculative == messages.SpeculativeOptions()
 
 
 def test_what_is_chosen_is_sent():
-    options = GenerateOptions(
+    options = Request(
+        [1, 2],
         token_limit=-1,
         seed=-5,
         stop_sequences=("a", "b"),
@@ -56,11 +57,11 @@ def test_what_is_chosen_is_sent():
         policy=Policy.CLASSIC,
         acceptance=Rule.REJECTION,
         verification=Verification.TOKEN,
-        rows=Form.LOGITS,
+        row_form=Form.LOGITS,
         rollback=RollbackMode.RPC,
         detail=Detail.CANDIDATES,
     )
-    request = write_request([1, 2], options)
+    request = write_request(options)
     assert list(request.prompt_tokens.token_ids) == [1, 2]
     assert (request.token_limit, request.seed) == (-1, -5)
     assert list(request.stop_sequences) == ["a", "b"]
@@ -92,13 +93,13 @@ def test_what_is_chosen_is_sent():
 )
 def test_what_protobuf_could_not_carry_is_refused(wrong: dict[str, Any]):
     with pytest.raises(InvalidRequest):
-        GenerateOptions(**wrong)
+        Request("x", **wrong)
 
 
 @pytest.mark.parametrize("prompt", ["\udc80", [-1], [2**31]])
 def test_a_prompt_that_cannot_be_sent_is_refused(prompt: str | list[int]):
     with pytest.raises(InvalidRequest):
-        write_request(prompt, GenerateOptions())
+        write_request(Request(prompt))
 
 
 def test_our_names_are_those_of_the_contract():

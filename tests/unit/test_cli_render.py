@@ -15,11 +15,11 @@ from outrider.client import (
     EngineTime,
     Finished,
     FinishReason,
-    GenerateOptions,
     ModelInfo,
     Origin,
     PeerState,
     PeerStatus,
+    Request,
     RoundReport,
     SourceStatistics,
     Started,
@@ -468,7 +468,7 @@ def test_a_pipe_gets_one_line() -> None:
 
 
 def test_every_command_of_a_chat_has_one_line_of_80_columns() -> None:
-    told = COMMANDS["help"].run(ChatState(GenerateOptions(), ""), "")
+    told = COMMANDS["help"].run(ChatState(Request(""), ""), "")
     assert isinstance(told, Reply)
     commands = [line for line in told.lines if line.startswith("/")]
     assert len(commands) == len(COMMANDS)

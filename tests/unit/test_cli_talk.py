@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from outrider.client import GenerateOptions
+from outrider.client import Request
 from outrider.errors import InvalidRequest
 from outrider.speculation import Policy
 from outrider_cli.chat.state import (
@@ -28,7 +28,7 @@ from outrider_cli.chat.state import (
 @pytest.fixture
 def talk() -> ChatState:
     """A chat of two turns."""
-    talk = ChatState(GenerateOptions(), "Be brief.")
+    talk = ChatState(Request(""), "Be brief.")
     talk.add_answer("one?", "1", is_cut=False)
     talk.add_answer("two?", "2", is_cut=True)
     return talk
@@ -114,7 +114,7 @@ def test_commands_change_how_the_next_answers_are_generated(talk: ChatState):
 
 
 def test_a_pinned_length_stays_pinned():
-    talk = ChatState(GenerateOptions(n_max=4, policy=Policy.FIXED))
+    talk = ChatState(Request("", n_max=4, policy=Policy.FIXED))
     assert talk.take("/k 2") == Reply(("drafts have exactly 2 tokens",))
     assert talk.take("/k 1") == Reply(("drafts have exactly 1 token",))
     assert talk.options.policy is Policy.FIXED
@@ -189,7 +189,7 @@ def test_messages_are_saved_and_loaded(talk: ChatState):
     text = write_messages(talk.all_messages())
     assert "ä" in text
     assert json.loads(text)[4] == {"role": "assistant", "content": "2", "cut": True}
-    other = ChatState(GenerateOptions())
+    other = ChatState(Request(""))
     other.replace_messages(read_messages(text))
     assert other.all_messages() == talk.all_messages()
     assert (other.system, other.unanswered) == ("Be brief.", "drei: ä?")
@@ -222,4 +222,4 @@ def test_what_are_no_messages_is_refused(text: str, words: str):
 
 def test_a_system_message_must_be_text():
     with pytest.raises(InvalidRequest, match="system: is not valid Unicode"):
-        ChatState(GenerateOptions(), "\udc80")
+        ChatState(Request(""), "\udc80")

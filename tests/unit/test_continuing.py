@@ -38,7 +38,6 @@ from outrider.messages import (
 )
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
-from outrider.v1 import orchestrator_service_pb2 as messages
 
 PROMPT = [1, 2, 3, 4]
 END = 9
@@ -211,7 +210,7 @@ async def test_of_decodes_that_came_together_none_is_shown_behind_a_stop_sequenc
                     yield event
             yield End(FinishReason.STOP_SEQUENCE)
 
-    text = TextAssembler[messages.TokenOrigin](["6 "])
+    text = TextAssembler[Origin](["6 "])
     driver: Any = Scripted()
     deltas = [delta async for delta in _deltas(begun, driver, text, True, Repeated(()))]
     assert [list(delta.token_ids) for delta in deltas] == [[5, 6]]

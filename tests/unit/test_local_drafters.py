@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.request import read_request
 from orchestrator.sources import (
     Expected,
     Grammars,
@@ -23,6 +22,7 @@ from outrider.drafters.source import Proposal, Source
 from outrider.drafters.suffix import SuffixSource
 from outrider.speculation import DRAFTERS, Policy, Speculation
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.wire_requests import read_request
 from tests.support.simulation import Faults, Models, Result, Script, Simulation
 from tests.support.thorough import THOROUGH
 
@@ -212,13 +212,13 @@ def test_no_source_drafts_more_than_was_asked_for_whichever_number_that_is(most:
     prompt, text, _ = rewritten(random.Random(5))
     options = messages.SpeculativeOptions(n_max=most)
     request = messages.GenerateRequest(prompt_text="a", speculative=options)
-    asked = read_request(request, Speculation()).speculation
+    asked = read_request(request).speculation(Speculation())
     drafted = written(prompt, text, sources(text), ROWS_FREE, speculation=asked).counts
     assert max(drafted.drafted_by_round) == most
     # The orchestrator's own limit binds as well, and a request has the last word.
     usual = messages.GenerateRequest(prompt_text="a")
-    assert read_request(usual, Speculation(n_max=most)).speculation.local_n_max == most
-    assert read_request(request, Speculation(n_max=5)).speculation.local_n_max == most
+    assert read_request(usual).speculation(Speculation(n_max=most)).local_n_max == most
+    assert read_request(request).speculation(Speculation(n_max=5)).local_n_max == most
 
 
 def test_a_line_that_has_become_surer_is_verified_in_larger_pieces() -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from orchestrator.completions import merged
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.response import Delta, Event
 
 
 class Stream:
@@ -18,11 +18,11 @@ class Stream:
         self.brought, self.is_closed = 0, False
         self._choice, self._count, self._error = choice, count, error
 
-    async def responses(self) -> AsyncGenerator[messages.GenerateResponse]:
+    async def events(self) -> AsyncGenerator[Event]:
         try:
             for _ in range(self._count):
                 self.brought += 1
-                yield messages.GenerateResponse(choice_index=self._choice)
+                yield Delta((), (), (), choice=self._choice)
                 await asyncio.sleep(0.0)
             if self._error is not None:
                 raise self._error
@@ -30,14 +30,14 @@ class Stream:
             self.is_closed = True
 
 
-def merge(streams: list[Stream]) -> AsyncGenerator[messages.GenerateResponse]:
-    first, *others = [each.responses() for each in streams]
+def merge(streams: list[Stream]) -> AsyncGenerator[Event]:
+    first, *others = [each.events() for each in streams]
     return merged(first, others)
 
 
 async def test_all_that_they_bring_comes() -> None:
     streams = [Stream(i, 50) for i in range(3)]
-    came = [each.choice_index async for each in merge(streams)]
+    came = [each.choice async for each in merge(streams) if isinstance(each, Delta)]
     assert [came.count(i) for i in range(3)] == [50] * 3
     assert came[0] == 0
 

@@ -112,10 +112,10 @@ def test_the_rate_of_the_target_alone_follows_what_its_decodes_take(least_rows: 
         target.model.decode_costs.add(row_count=rows, milliseconds=20.0 * rows)
     known = pair_of(target).pair
     running = control(Speculation(), Rule.MATCH, known, 1.0)
-    assert running.view().alone_rate == pytest.approx(1 / 0.020)
+    assert running.view().target_alone_token_rate == pytest.approx(1 / 0.020)
     for _ in range(80):
         known.costs.table.note(least_rows, 0.010 * least_rows)
-    assert running.view().alone_rate == pytest.approx(1 / 0.010, rel=0.01)
+    assert running.view().target_alone_token_rate == pytest.approx(1 / 0.010, rel=0.01)
 
 
 def test_a_draft_that_measured_again_keeps_what_was_seen_of_it() -> None:

@@ -15,7 +15,7 @@ from canitoolcall.checks import case_status, run_checks
 from canitoolcall.fixtures import Family, Fixture, load_families, load_fixtures
 from canitoolcall.results import Observation, ParsedToolCall, ParseResult
 
-from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Mark, Thought, parse
+from orchestrator.chat.events import Arguments, CallBegun, Content, Mark, Thought, TurnEvent, parse
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.learn import learn
 from orchestrator.chat.parser import ChatParser
@@ -176,7 +176,7 @@ def result(content: str, thoughts: str, calls: list[tuple[str, str]]) -> ParseRe
     )
 
 
-def streamed(events: list[Event]) -> ParseResult:
+def streamed(events: list[TurnEvent]) -> ParseResult:
     """Return what a client of OpenAI's API puts together from the deltas."""
     content, thoughts, calls = "", "", list[tuple[str, str]]()
     for event in events:
@@ -203,7 +203,7 @@ def observed(fixture: Fixture) -> Observation:
     functions = [tool["function"] for tool in fixture.tools]
     tools = {each["name"]: each.get("parameters") or {} for each in functions}
 
-    def read(some: Any) -> list[Event]:
+    def read(some: Any) -> list[TurnEvent]:
         parser = ChatParser(replace(one, controls=tuple(controls)), tools, one.written(prompt))
         read = [event for piece in some for event in parser.add(piece)]
         return read + parser.finish(is_cut=fixture.truncated)

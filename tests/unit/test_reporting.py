@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.reporting import delta_of
-from outrider import wire
 from outrider.core.actions import Commit
 from outrider.core.plan import Plan
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair
 from outrider.core.text import TextAssembler
 from outrider.messages import Form, Origin, Rule, SessionParameters
+from outrider.response import Delta
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
-from outrider.v1 import orchestrator_service_pb2 as messages
 
 TEXTS = [b"a", b"b", b"c", b"\xc3", b"\xa4", b"<ctl>", b"</s>"]
 CONTROL, END = 5, 6
@@ -46,15 +45,13 @@ def plan() -> Plan:
     )
 
 
-def delta(
-    token_ids: Sequence[int], origins: Sequence[Origin], *stops: str
-) -> messages.GenerationDelta:
-    assembler = TextAssembler[messages.TokenOrigin](stops)
+def delta(token_ids: Sequence[int], origins: Sequence[Origin], *stops: str) -> Delta:
+    assembler = TextAssembler[Origin](stops)
     return delta_of(Commit(token_ids, origins), plan(), assembler)
 
 
-def pieces(found: messages.GenerationDelta) -> list[tuple[str, Origin]]:
-    return [(piece.text, wire.ORIGINS.read(piece.origin)) for piece in found.pieces]
+def pieces(found: Delta) -> list[tuple[str, Origin]]:
+    return [(piece.text, piece.origin) for piece in found.pieces]
 
 
 def test_tokens_of_one_origin_are_one_piece() -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.salts import MAX_SALT_BYTES, digest, has_its_own, separate
 from outrider.errors import InvalidRequest
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.request import MAX_SALT_BYTES, Request
 
 
 def salt_of(credentials: bytes, salt: str = "") -> bytes:
-    request = messages.GenerateRequest(cache_salt=salt)
-    separate(request, credentials)
-    return digest(request.cache_salt)
+    return Request("", cache_salt=salt).separated(credentials).salt_digest
 
 
 def test_a_salt_is_the_same_only_under_the_same_credentials() -> None:
@@ -24,19 +21,17 @@ def test_a_salt_is_the_same_only_under_the_same_credentials() -> None:
 
 
 def test_what_a_caller_sends_does_not_reach_the_salt_of_another() -> None:
-    theirs = messages.GenerateRequest()
-    separate(theirs, b"a key")
-    assert salt_of(b"another key", theirs.cache_salt) != digest(theirs.cache_salt)
+    theirs = Request("").separated(b"a key")
+    assert salt_of(b"another key", theirs.cache_salt) != theirs.salt_digest
 
 
 @pytest.mark.parametrize("credentials", [b"", b"a key"])
 def test_a_salt_that_the_caller_gave_is_told_from_that_of_its_key(credentials: bytes) -> None:
     for salt in ("", "mine"):
-        request = messages.GenerateRequest(cache_salt=salt)
-        separate(request, credentials)
-        assert has_its_own(request) == bool(salt)
+        request = Request("", cache_salt=salt).separated(credentials)
+        assert request.has_own_salt == bool(salt)
 
 
 def test_a_long_salt_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="cache_salt"):
-        digest("ä" * (MAX_SALT_BYTES // 2 + 1))
+        Request("", cache_salt="ä" * (MAX_SALT_BYTES // 2 + 1))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]
 
-from outrider.client import CallFailed, Finished, GenerateOptions, OutriderClient, PeerState
+from outrider.client import CallFailed, Finished, OutriderClient, PeerState, Request
 from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Numerics
 from outrider.processes import ANY_PORT, Child, stop_process
@@ -126,7 +126,8 @@ class Writers:
 
     async def write(self, seed: int) -> tuple[int, int]:
         """Return the rounds and the tokens of one text."""
-        options = GenerateOptions(
+        options = Request(
+            PROMPT,
             token_limit=self._tokens,
             policy=Policy.FIXED,
             n_max=4,
@@ -137,7 +138,7 @@ class Writers:
         has_begun = False
         self._now += 1
         self.most = max(self.most, self._now)
-        async for event in self._client.generate(PROMPT, options, timeout_seconds=PATIENCE):
+        async for event in self._client.generate(options, timeout_seconds=PATIENCE):
             if not has_begun:
                 has_begun = True
                 self._beginning.release()

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.clock import Cell
-from outrider.client import ControllerView, Finished, GenerateOptions, OutriderClient, Statistics
+from outrider.client import ControllerView, Finished, OutriderClient, Request, Statistics
 from outrider.costs import CostTable
 from outrider.sampling import GREEDY
 from outrider.speculation import Policy, Speculation
@@ -83,14 +83,19 @@ async def _write(
     client: OutriderClient, prompts: Sequence[Sequence[int]], how: Speculation, tokens: int
 ) -> list[Statistics]:
     """Let all users write at once; return what each text took."""
-    options = GenerateOptions(
-        token_limit=tokens, sampling=GREEDY, ignore_eos=True, enabled=how.enabled, policy=how.policy
+    options = Request(
+        "",
+        token_limit=tokens,
+        sampling=GREEDY,
+        ignore_eos=True,
+        enabled=how.enabled,
+        policy=how.policy,
     )
     if how.enabled and how.policy is Policy.FIXED:
         options = replace(options, n_max=how.n_max)
 
     async def one(prompt: Sequence[int]) -> Statistics:
-        async for event in client.generate(prompt, options):
+        async for event in client.generate(replace(options, prompt=prompt)):
             if isinstance(event, Finished):
                 return event.statistics
         raise AssertionError("a text without an end")

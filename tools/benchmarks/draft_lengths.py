@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from outrider.client import Finished, GenerateOptions, OutriderClient, Statistics
+from outrider.client import Finished, OutriderClient, Request, Statistics
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
 from outrider_cli.generate.command import DEFAULT_PROMPT, DRAFT_SESSION, ONE_SESSION
@@ -57,14 +57,15 @@ async def measure(options: argparse.Namespace) -> dict[int, list[Statistics]]:
 
 async def generate(client: OutriderClient, options: argparse.Namespace, length: int) -> Statistics:
     """Run one generation and return what it took."""
-    asked = GenerateOptions(
+    asked = Request(
+        options.prompt,
         token_limit=options.n_predict,
         sampling=SamplingParameters(temperature=options.temperature),
         seed=1,
         n_max=length,
         policy=Policy.FIXED,
     )
-    async for event in client.generate(options.prompt, asked):
+    async for event in client.generate(asked):
         if isinstance(event, Finished):
             return event.statistics
     raise AssertionError("a generation ended without its end")

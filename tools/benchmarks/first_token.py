@@ -13,7 +13,7 @@ import time
 
 from benchmarks.generations import PROMPTS
 from benchmarks.processes import TARGET
-from outrider.client import Delta, GenerateOptions, OutriderClient
+from outrider.client import Delta, OutriderClient, Request
 from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT
 from outrider.sampling import GREEDY
@@ -46,8 +46,8 @@ async def main() -> None:
 
 async def _direct_seconds(client: OutriderClient) -> float:
     begin, first = time.perf_counter(), 0.0
-    options = GenerateOptions(token_limit=TOKENS, sampling=GREEDY)
-    async for event in client.generate(PROMPTS[0], options):
+    options = Request(PROMPTS[0], token_limit=TOKENS, sampling=GREEDY)
+    async for event in client.generate(options):
         if isinstance(event, Delta) and not first:
             first = time.perf_counter() - begin
     return first

@@ -11,7 +11,7 @@ import json
 import statistics
 from dataclasses import replace
 
-from outrider.client import Finished, GenerateOptions, OutriderClient, Statistics
+from outrider.client import Finished, OutriderClient, Request, Statistics
 from outrider.sampling import SamplingParameters
 
 PROMPT = "The inventory, as JSON:\n"
@@ -35,7 +35,8 @@ SCHEMA = {
 async def main() -> None:
     """Measure and print."""
     arguments = _arguments()
-    asked = GenerateOptions(
+    asked = Request(
+        PROMPT,
         token_limit=arguments.tokens,
         sampling=SamplingParameters(temperature=arguments.temperature),
         json_schema=json.dumps(SCHEMA),
@@ -61,8 +62,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _generate(client: OutriderClient, options: GenerateOptions) -> Statistics:
-    async for event in client.generate(PROMPT, options):
+async def _generate(client: OutriderClient, request: Request) -> Statistics:
+    async for event in client.generate(request):
         if isinstance(event, Finished):
             return event.statistics
     raise AssertionError("a generation without an end")

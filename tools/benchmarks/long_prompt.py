@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
+from outrider.client import Delta, Finished, OutriderClient, Request
 from outrider.model_service.config import ModelOptions
 from outrider.sampling import GREEDY
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
@@ -127,8 +127,8 @@ async def _read_alone(client: OutriderClient, tokens: int) -> float:
 
 async def _generate(client: OutriderClient, prompt: list[int], tokens: int, seen: Seen) -> None:
     begin = time.perf_counter()
-    options = GenerateOptions(token_limit=tokens, sampling=GREEDY)
-    async for event in client.generate(prompt, options):
+    options = Request(prompt, token_limit=tokens, sampling=GREEDY)
+    async for event in client.generate(options):
         if isinstance(event, Delta) and event.token_ids:
             seen.times += [time.perf_counter()] * len(event.token_ids)
             seen.begun.set()

@@ -10,7 +10,7 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.generations import PROMPTS
 from benchmarks.processes import DRAFT, TARGET
-from outrider.client import Delta, GenerateOptions, OutriderClient, Status
+from outrider.client import Delta, OutriderClient, Request, Status
 from outrider.model_service.config import ModelOptions
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 
@@ -51,11 +51,11 @@ async def _wait_until_speculating(client: OutriderClient) -> Status:
 
 async def _open_generations(client: OutriderClient) -> list[asyncio.Task[None]]:
     """Return when every generation has begun to give text; all of them stay open."""
-    options = GenerateOptions(token_limit=-1)
     begun = [asyncio.Event() for _ in range(GENERATIONS)]
 
     async def read(number: int) -> None:
-        async for event in client.generate(PROMPTS[number % len(PROMPTS)], options):
+        request = Request(PROMPTS[number % len(PROMPTS)], token_limit=-1)
+        async for event in client.generate(request):
             if isinstance(event, Delta):
                 begun[number].set()
 

@@ -15,8 +15,8 @@ from outrider.client import (
     Delta,
     EngineTime,
     Finished,
-    GenerateOptions,
     OutriderClient,
+    Request,
 )
 from outrider.sampling import SamplingParameters
 from outrider_bench.machine import CpuClock
@@ -74,12 +74,12 @@ class Outrider:
         begun: Callable[[], None],
     ) -> Generated:
         """Generate once. Raises CallFailed."""
-        asked = GenerateOptions(token_limit=token_limit, sampling=sampling, seed=seed)
-        options = replace(asked, **self.variant.changes)
+        asked = Request(prompt, token_limit=token_limit, sampling=sampling, seed=seed)
+        asked = replace(asked, **self.variant.changes)
         if self.variant.predicts:
-            options = replace(options, prediction=self.texts[tuple(prompt)])
+            asked = replace(asked, prediction=self.texts[tuple(prompt)])
         begin, deltas, finished = time.perf_counter(), list[tuple[float, int]](), None
-        async with aclosing(self.client.generate(prompt, options)) as events:
+        async with aclosing(self.client.generate(asked)) as events:
             async for event in events:
                 if isinstance(event, Delta) and event.token_ids:
                     if not deltas:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from outrider.client import GenerateOptions, ModelInfo, OutriderClient, Started, Status
+from outrider.client import ModelInfo, OutriderClient, Request, Started, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ClientSecurity
 from outrider_bench.cores import pinned
@@ -292,8 +292,8 @@ async def tokenize(
     token_ids: list[int] = []
     size = max(1, context // 8)  # a character is at most four tokens
     for begin in range(0, len(text), size):
-        options = GenerateOptions(token_limit=0)
-        async with aclosing(client.generate(text[begin : begin + size], options)) as events:
+        options = Request(text[begin : begin + size], token_limit=0)
+        async with aclosing(client.generate(options)) as events:
             async for event in events:
                 if isinstance(event, Started):
                     token_ids += event.prompt_token_ids[len(head) :]

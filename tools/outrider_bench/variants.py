@@ -27,7 +27,7 @@ class Variant:
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Of GenerateOptions; a peer has none."""
+    """Of a Request; a peer has none."""
     length: int | None = None
     """Of every draft, where it is fixed."""
     peer_drafters: tuple[PeerDrafter, ...] = ()

@@ -16,9 +16,8 @@ from outrider.client import (
     EngineTime,
     Finished,
     FinishReason,
-    GenerateOptions,
     Origin,
-    write_request,
+    Request,
 )
 from outrider.errors import InvalidRequest
 from outrider.sampling import GREEDY, SamplingParameters
@@ -117,10 +116,10 @@ async def test_all_contenders_of_a_repetition_have_the_same_task():
 class Asked:
     """A client that notes down what is asked of it, and generates one token."""
 
-    options: list[GenerateOptions] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
 
-    async def generate(self, prompt: Sequence[int], options: GenerateOptions) -> Any:
-        self.options.append(options)
+    async def generate(self, request: Request) -> Any:
+        self.requests.append(request)
         yield Delta((7,), (Origin.PLAIN,), ())
         yield Finished(FinishReason.TOKEN_LIMIT, STATISTICS)
 
@@ -130,9 +129,11 @@ async def test_the_text_of_a_task_is_the_prediction_of_those_that_predict():
     for variant in named_variants(("plain", "only:suffix", "only:prediction"), greedy=True):
         ours = Outrider(variant, cast(Any, client), {}, texts)
         await ours.generate([1, 2], 1, GREEDY, 1, lambda: None)
-    assert [options.prediction for options in client.options] == ["", "", (3, 4)]
-    request = write_request([1, 2], client.options[2])
-    assert list(request.prediction.tokens.token_ids) == [3, 4]
+    assert [(each.prompt, each.prediction) for each in client.requests] == [
+        ([1, 2], ""),
+        ([1, 2], ""),
+        ([1, 2], (3, 4)),
+    ]
 
 
 def test_a_prediction_without_tasks_is_refused():

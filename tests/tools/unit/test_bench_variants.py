@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from model_making.tasks import make_tasks, write_tasks
-from outrider.client import GenerateOptions
+from outrider.client import Request
 from outrider.errors import InvalidRequest
 from outrider.messages import Rule
 from outrider.speculation import Policy
@@ -48,10 +48,9 @@ def test_an_unknown_variant_is_refused():
 
 
 def test_variants_are_options_of_a_request():
-    options = {v.name: GenerateOptions(**v.changes) for v in named_variants((), greedy=False)}
+    options = {v.name: Request("", **v.changes) for v in named_variants((), greedy=False)}
     assert not options["plain"].enabled
-    assert options["serial"].speculation == {
-        "enabled": True,
+    assert options["serial"].said_of_speculation == {
         "policy": Policy.FIXED,
         "n_max": 3,
         "run_ahead": False,
@@ -97,7 +96,7 @@ def test_drafters_are_pinned_behind_the_variants_that_have_a_name():
     assert plain.name == "plain"
     assert (one.name, one.changes) == ("only:suffix", {"drafters": frozenset({"suffix"})})
     assert (two.name, two.changes) == ("only:suffix+model", {"drafters": {"suffix", "model"}})
-    assert GenerateOptions(**two.changes).speculation == {"enabled": True, **two.changes}
+    assert Request("", **two.changes).said_of_speculation == two.changes
 
 
 def test_only_who_names_the_prediction_is_sent_one():
