@@ -23,6 +23,8 @@ _HOSTS = {"target", "draft"}
 
 
 _INTERRUPTED = 130  # exit code after Ctrl-C, as of shells
+_OPTIONS = {"token_limit": "n_predict", "stop_sequences": "stop", "row_form": "rows"}
+"""By field of a request, options of another name."""
 
 
 def main() -> None:
@@ -51,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import typer
 
-    from outrider.errors import OutriderError
+    from outrider.errors import InvalidRequest, OutriderError
     from outrider_cli import rereading
     from outrider_cli.app import app
 
@@ -65,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         message = error.format_message() + _set_by(error) + _prompt_hint(error)
         return _complain(message, error.exit_code)
+    except InvalidRequest as error:
+        return _complain(str(error.named(_OPTIONS.get(error.field, error.field))), 1)
     except OutriderError as error:
         return _complain(str(error), 1)
     except MemoryError as error:
