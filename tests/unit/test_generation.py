@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from draft_service.drafter import Line
+from draft_service.drafter import DraftedText
 from outrider.core.actions import Commit, End, RollBack
 from outrider.core.counts import Counts, SourceCounts
 from outrider.core.generation import Generation
@@ -159,7 +159,7 @@ class Draft:
     def open(self) -> None:
         """Begin a stream: it has no line."""
         self.opened = True
-        self.line = Line(self.rule)
+        self.line = DraftedText(self.rule)
         self.order: Order | None = None
         self.unsent: list[int] = []
         self.past.append(self.frames)
