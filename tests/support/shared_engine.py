@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from outrider.costs import CostTable
-from outrider.engine.batching import Awaited, Limits, decode_seconds, wait_until, widths
+from outrider.engine.batching import (
+    Awaited,
+    Limits,
+    Offer,
+    decode_seconds,
+    gains_that_pay,
+    wait_until,
+    widths,
+)
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT
 from outrider.messages import ServiceTime
 
@@ -26,10 +34,11 @@ class Decode:
     slowdown: float  # of the decode, by what else the machine does
     ready_time: float
     take_turn: Callable[[float], float]  # returns how long to wait before so many seconds
-    done: Callable[[ServiceTime], None]
+    done: Callable[[ServiceTime, int], None]  # with the rows that were decoded
     drafted: int = 0  # tokens of the target's own draft among the rows
     draft_token: float = 0.0  # seconds of each of them, were it drafted alone
     draft_reading: float = 0.0  # seconds in which that draft first reads the text
+    gains: Sequence[float] = ()  # of the last rows, which may be left out where others wait
 
 
 class SharedEngine:
@@ -88,14 +97,15 @@ class SharedEngine:
     def _decode(self) -> None:
         together, self._ready = self._ready, []
         self._is_busy = True
-        rows = [self._costs.padded(each.rows) for each in together]
+        counts = self._kept(together)
+        rows = [self._costs.padded(count) for count in counts]
         attended = [(count, each.length) for count, each in zip(rows, together, strict=True)]
         computed = widths([int(count) for count in rows], _STREAMS, self._costs)
         seconds = decode_seconds(computed, _STREAMS, self._costs) + self._costs.attending(attended)
         seconds *= max(each.slowdown for each in together)
         drafting = self._drafting(together)
         wait = max(each.take_turn(drafting + seconds) for each in together)
-        for each in together:
+        for each, count in zip(together, counts, strict=True):
             spent = ServiceTime(
                 seconds,
                 self.now + wait - each.ready_time,
@@ -104,7 +114,7 @@ class SharedEngine:
                 draft=drafting if each.drafted else 0.0,
                 sessions=len(together),
             )
-            self.after(wait + drafting + seconds, partial(self._answer, each, spent))
+            self.after(wait + drafting + seconds, partial(self._answer, each, spent, count))
         self.after(wait + drafting + seconds, partial(self._note_done, drafting + seconds))
 
     def _drafting(self, together: Sequence[Decode]) -> float:
@@ -121,12 +131,21 @@ class SharedEngine:
             seconds += ratio * max(each.draft_token for each in drafts)
         return seconds
 
-    def _answer(self, decode: Decode, spent: ServiceTime) -> None:
+    def _kept(self, together: Sequence[Decode]) -> list[int]:
+        """Return the rows of each session, of those that may be left out as many as pay."""
+        offers = [Offer(each.rows - len(each.gains), each.gains, each.length) for each in together]
+        kept = gains_that_pay(offers, _STREAMS, self._costs, self._padded)
+        return [offer.row_count + count for offer, count in zip(offers, kept, strict=True)]
+
+    def _padded(self, count: int) -> int:
+        return int(self._costs.padded(count))
+
+    def _answer(self, decode: Decode, spent: ServiceTime, row_count: int) -> None:
         turnaround = self._turnarounds.get(decode.session, _FIRST_TURNAROUND)
         answer_time = self.now - self._decoding - spent.decode - spent.draft
         sequence = self._sequences[decode.session]
-        self._awaited[decode.session] = Awaited(answer_time, turnaround, decode.rows, sequence)
-        decode.done(spent)
+        self._awaited[decode.session] = Awaited(answer_time, turnaround, row_count, sequence)
+        decode.done(spent, row_count)
 
     def _note_done(self, seconds: float) -> None:
         self._decoding += seconds

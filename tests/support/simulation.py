@@ -480,30 +480,31 @@ class _Target(_Peer):
         if not draft:
             own = self._draft_own(round_)
             draft = list(own.token_ids)
-        tree = Tree.chain(draft)
-        if round_.parents and not self._used:
-            tree, draft = round_.tree, list(round_.draft)
+        is_tree = bool(round_.parents) and not self._used
+        if is_tree:
+            draft = list(round_.draft)
             self.trees += 1
         self.held = text = [*prefix, *draft]
         self.decodes += 1
         committed = world.generation.committed
         if not round_.parents and text[: len(committed)] != committed[: len(text)]:
             self.stale_rows += len(draft) + 1
-        paths = [tree.tokens(tree.path(node)) for node in range(ROOT, len(tree))]
-        ids = [world.language.next([*prefix, *path]) for path in paths]
-        drafted, owns = (0, [own]) if own.token_ids else (len(draft), [])
-        answer = Answer(round_.number, len(prefix), drafted, Rows(sampled=ids), owns)
+        gains = [] if is_tree or own.token_ids else self._gains(round_, len(draft))
         again, within, before = self._going_back.prepare(prefix, len(draft))
-        self._going_back.state = text
         world.target_busy = True
         stream = self.stream
 
-        def done(spent: ServiceTime) -> None:
+        def done(spent: ServiceTime, row_count: int) -> None:
             if stream != self.stream:
                 return
             world.target_busy = False
             spent = replace(spent, decode=spent.decode + within, sample=world.models.gap)
             self.decode_seconds += spent.decode
+            decoded = draft[: row_count - 1 - again]
+            self.held = self._going_back.state = [*prefix, *decoded]
+            tree = round_.tree if is_tree else Tree.chain(decoded)
+            paths = [tree.tokens(tree.path(node)) for node in range(ROOT, len(tree))]
+            ids = [world.language.next([*prefix, *path]) for path in paths]
             walk = tree.walk(ids)
             added = [*tree.tokens(walk.nodes), walk.next_token_id]
             self._text = [*prefix, *added]
@@ -511,8 +512,11 @@ class _Target(_Peer):
                 self.held, self._used = self._text[:-1], len(draft)
             elif not own.token_ids:
                 self._use(added)
-            answered = replace(
-                answer, spent=spent, own_drafts=[replace(each, spent=spent) for each in owns]
+            drafted, owns = (
+                (0, [replace(own, spent=spent)]) if own.token_ids else (len(decoded), [])
+            )
+            answered = Answer(
+                round_.number, len(prefix), drafted, Rows(sampled=ids), owns, spent=spent
             )
             self.reply(
                 world.models.target_round_trip / 2 + world.models.overhead,
@@ -534,13 +538,21 @@ class _Target(_Peer):
             count, token = len(own.token_ids), world.models.own_token
             turn, reading = world.take_turn, self._read_by_own(count, len(prefix))
             world.engine.decode(
-                Decode(world, rows, length, slowdown, begin, turn, done, count, token, reading)
+                Decode(
+                    world, rows, length, slowdown, begin, turn, done, count, token, reading, gains
+                )
             )
 
         if within or before:
             world.engine.after(within + before, decode)
         else:
             decode()
+
+    def _gains(self, round_: Round, count: int) -> list[float]:
+        """Return what each of the next draft tokens adds by what the round says, if it does."""
+        survivals = round_.survivals[self._used : self._used + count]
+        certain = round_.survivals[self._used - 1] if self._used and survivals else 255
+        return [min(1.0, each / max(1, certain)) for each in survivals]
 
     def _read_by_own(self, drafted: int, length: int) -> float:
         """Return the seconds in which the target's own draft reads what it has not seen yet."""
