@@ -1,4 +1,4 @@
-"""From what a generation did to the values that report it."""
+"""From what a generation did to the events that report it, and to their messages."""
 
 from __future__ import annotations
 

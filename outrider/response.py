@@ -93,7 +93,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one round added; text may lag behind the ids.
+    """What one round added; a character may come later than the ids of its tokens.
 
     `logprobs` has one for every id if they were asked for. `prompt_logprobs`
     continues those of Started where they are too many for one message.

@@ -46,7 +46,7 @@ class Step:
 def counts_of(chunks: Sequence[Chunk], padded: Callable[[int], int]) -> ServiceTime:
     """Return the rows of a decode, what they attended to, and the sessions that generate in it.
 
-    Rows that only fill it are nobody's, and make it no dearer.
+    Rows that only fill it are nobody's, and do not make it more expensive.
     """
     rows, attended, sessions = 0, 0, 0
     for chunk in chunks:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from outrider.core.actions import Commit
+from outrider.core.control import CLEARLY, Control
 from outrider.core.generation import Generation
 from outrider.core.own_draft_state import OwnDraftState
 from outrider.core.rates import DraftRates, Mean
@@ -339,6 +340,37 @@ def test_a_long_text_is_read_only_where_enough_is_to_follow() -> None:
         its.note_length(length)
         its.note_unread(length, remaining)
         assert (its.own_draft.count > 0) is reads
+
+
+def test_a_long_text_is_read_only_where_drafts_save_it_beyond_what_forecasts_are_wrong_by() -> None:
+    length, remaining = 1400, 200
+
+    def after(read_time: float) -> Control:
+        known = known_pair(models(read_time=read_time))
+        known.costs.continues = True
+        its = control(Speculation(), Rule.MATCH, known, 1.0)
+        its.note_length(length)
+        its.note_unread(length, remaining)
+        return its
+
+    best, plain = after(0.0).forecast.rate, 1.0 / after(0.0).plain_seconds
+    least, most = (remaining * (1.0 / rate - 1.0 / best) for rate in (CLEARLY * plain, plain))
+    assert after(0.95 * least / length).own_draft.count > 0
+    assert after((least + most) / 2.0 / length).own_draft.count == 0
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_sessions_that_share_decodes_all_draft_or_none_does(sessions: int) -> None:
+    known = known_pair(models())
+    known.costs.continues = True
+    known.costs.generation_count = sessions
+    good, bad = (control(Speculation(), Rule.MATCH, known, 1.0) for _ in range(2))
+    for _ in range(30):  # what each learned of its own text, and both together
+        for its, accepted in ((good, 4), (bad, 0)):
+            its._own_acceptance.note([200] * min(4, accepted + 1), accepted)
+            its._all_own_acceptance.note([200] * min(4, accepted + 1), accepted)
+    drafting = {its.forecast.own_length > 0 for its in (good, bad)}
+    assert len(drafting) == (2 if sessions == 1 else 1)
 
 
 # --- the state machine ---

@@ -11,8 +11,10 @@ import pytest
 from outrider.costs import CostTable
 from outrider.engine.batching import Limits
 from outrider.engine.cache import Session
-from outrider.engine.job import Lease, Ticket
+from outrider.engine.job import Lease, Ticket, counts_of
+from outrider.engine.model import Chunk
 from outrider.engine.scheduler import Scheduler
+from outrider.messages import ServiceTime
 
 A, B, C = b"a", b"b", b"c"
 NOTHING: Any = None  # the scheduler runs no job and asks no model
@@ -204,3 +206,8 @@ def test_what_is_offered_is_shortened_only_in_company(offered: int) -> None:
     assert len(some.next_decode(0.0)[0][1].token_ids) == 1 + offered
     run(some, B, 1, 0.0)
     assert len(some.next_decode(0.0)[0][1].token_ids) == 1
+
+
+def test_rows_that_only_fill_a_decode_are_counted_nowhere() -> None:
+    chunks = [Chunk(0, 5, [1], 1, fillers=(1, 3)), Chunk(2, 7, [1], 1)]
+    assert counts_of(chunks, lambda count: count) == ServiceTime(rows=2, attended=12, sessions=2)
