@@ -7,9 +7,11 @@ import contextlib
 import hmac
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
+from outrider.backoff import FIRST_PAUSE
 from outrider.client import (
     CallFailed,
     Delta,
@@ -35,6 +38,7 @@ from outrider.client import (
     Request,
     RollbackMode,
 )
+from outrider.core.health import doubled
 from outrider.engine.host import EngineHost
 from outrider.errors import DeadlinePassed, InvalidConfig, PeerUnavailable, Unauthenticated
 from outrider.rpc.authorization import AccessInterceptor
@@ -518,12 +522,11 @@ async def test_every_failure_of_a_peer_is_seen_in_its_state(files: Files):
 async def test_a_peer_that_refuses_is_not_asked_all_the_time(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ):
-    asked = 0
+    asked: list[float] = []  # when
     compare = hmac.compare_digest
 
     def count(one: bytes, other: bytes) -> bool:
-        nonlocal asked
-        asked += 1
+        asked.append(time.monotonic())
         return compare(one, other)
 
     monkeypatch.setattr(hmac, "compare_digest", count)
@@ -533,8 +536,10 @@ async def test_a_peer_that_refuses_is_not_asked_all_the_time(
         orchestrator(server.address, "", ServerSecurity(), shown) as joined,
     ):
         await eventually(lambda: joined.pool.target.state is PeerState.REFUSED)
-        await asyncio.sleep(1.2)
-    assert 2 <= asked <= 5
+        await eventually(lambda: len(asked) >= 5)
+    pauses = [then - now for now, then in pairwise(asked)]
+    shortest = [0.5 * doubled(FIRST_PAUSE, tries, 0.5) for tries in range(len(pauses))]
+    assert all(pause > 0.9 * least for pause, least in zip(pauses, shortest, strict=True))
 
 
 async def test_an_orchestrator_refuses_its_files_at_once(files: Files):
