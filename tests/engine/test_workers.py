@@ -104,13 +104,18 @@ def test_works_run_at_the_same_time(most: int) -> None:
 
 @pytest.mark.usefixtures("always")
 def test_outcomes_come_in_order_where_the_first_work_ends_last() -> None:
+    """Whoever runs the first work waits in it, and then runs the last one."""
+
     with warm(1) as workers:
-        first_ends = threading.Event()
-        outcomes = run(
-            workers,
-            [lambda: first_ends.wait(PATIENCE), lambda: 1, lambda: 2, first_ends.set, lambda: 4],
-        )
-        assert [each.value for each in outcomes] == [True, 1, 2, None, 4]
+        first_ends, last_begins = threading.Event(), threading.Event()
+        works = [
+            lambda: first_ends.wait(PATIENCE),
+            lambda: 1,
+            first_ends.set,
+            lambda: last_begins.wait(PATIENCE),
+            last_begins.set,
+        ]
+        assert [each.value for each in run(workers, works)] == [True, 1, None, True, None]
 
 
 @pytest.mark.usefixtures("always")
