@@ -330,11 +330,13 @@ class Control(ABC):
         )
 
     def _own_conditions(self, own: OwnDraftState) -> Conditions:
-        """Return the same for the target's own draft."""
-        costs, acceptance = self.costs, self._own_acceptance
-        if costs.sessions_together > 1.0:
-            # All wait for the rows of one, so that they draft together or not at all.
-            acceptance = self._all_own_acceptance
+        """Return the same for the target's own draft.
+
+        Sessions that share decodes wait for the longest of their drafts, so none ends early, and
+        they draft together or not at all.
+        """
+        costs, is_shared = self.costs, self.costs.sessions_together > 1.0
+        acceptance = self._all_own_acceptance if is_shared else self._own_acceptance
         mean = min(0.99, acceptance.mean)
         seconds = partial(costs.checked_seconds, length=self._text_length, acceptance=mean)
         return Conditions(
@@ -343,7 +345,7 @@ class Control(ABC):
             overhead=costs.gap.value + own.rates.latency.value,
             latency=0.0,
             token_time=costs.draft_ratio() * own.rates.token_time.value,
-            confidences=acceptance.confidences if self._may_stop else (),
+            confidences=acceptance.confidences if self._may_stop and not is_shared else (),
         )
 
     def view(self) -> ControllerView:

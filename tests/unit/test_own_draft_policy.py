@@ -373,6 +373,19 @@ def test_sessions_that_share_decodes_all_draft_or_none_does(sessions: int) -> No
     assert len(drafting) == (2 if sessions == 1 else 1)
 
 
+@pytest.mark.parametrize("sessions", [1, 4])
+def test_where_decodes_are_shared_no_draft_ends_before_the_others(sessions: int) -> None:
+    known = known_pair(models(costs=FREE_ROWS, own_token=0.004))
+    known.costs.continues = True
+    known.costs.generation_count = sessions
+    its = control(Speculation(), Rule.MATCH, known, 1.0)
+    for _ in range(30):  # of sure tokens all are right, of others none
+        its._own_acceptance.note([240, 240, 20], 2)
+        its._all_own_acceptance.note([240, 240, 20], 2)
+    assert its.own_draft.count > 1
+    assert (its.own_draft.stop_below > 0) == (sessions == 1)
+
+
 # --- the state machine ---
 
 

@@ -3,9 +3,10 @@
     python -m benchmarks.clock [--grid remote --grid own] [--seed 100] [--out after.json]
     python -m benchmarks.clock --beside before.json
 
-Four grids: a draft elsewhere, one that ends early or lies, a target's own draft, several users. Of
-each cell the rate over the target's alone: of the first text, when nothing but costs is known, and
-the mean of later ones. A clock is no machine: what it cannot say is in `tools/benchmarks/results`.
+Five grids: a draft elsewhere, one that ends early or lies, a target's own draft, several users, a
+GPU. Of each cell the rate over the target's alone, on the GPU over the best of that and of drafts
+of 1, 3 and 8 tokens: of the first text, when nothing but costs is known, and the mean of later
+ones. A clock is no machine: what it cannot say is in `tools/benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, mean
 
 from outrider.core.target_costs import Pair
 from outrider.costs import CostTable, Point
-from outrider.speculation import Speculation
+from outrider.speculation import Policy, Speculation
 from tests.support.shared_engine import SharedEngine
 from tests.support.simulation import Models, Simulation, known_pair, run_together
 
@@ -44,12 +45,19 @@ _AT_LENGTH = {
 }
 """Seconds by rows, and in the last ones what each token of the text adds."""
 
+_H200 = ((1, 2.8), (2, 3.0), (4, 3.6), (8, 5.2), (16, 6.4), (32, 7.9), (64, 11.0))
+"""Milliseconds of a 7B in Q4_0 by rows, as measured; that of 64 is drawn out."""
+_H200_SHAPES = {"7B": (1.0, 0.0007), "32B": (3.57, 0.0009)}
+"""Times its decode, and seconds of a token of the draft: 32B takes 10 ms a token."""
+_FIXED = (1, 3, 8)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """Models under a load. `assumed` are the costs that a policy starts from; None: the true ones.
 
-    Each of `users` writes a text at once after a prompt of `prompt_tokens`.
+    Each of `users` writes a text at once after a prompt of `prompt_tokens`. Above 0 `fixed` is the
+    acceptance of the same draft in a program that drafts so many tokens always.
     """
 
     name: str
@@ -58,6 +66,7 @@ class Cell:
     prompt_tokens: int = 4
     users: int = 1
     has_draft: bool = True
+    fixed: float = 0.0
 
     def seconds(self, speculation: Speculation, known: Pair, seed: int, n: int) -> float:
         """Return the seconds of a token of all users together, each of whom writes `n`."""
@@ -209,22 +218,73 @@ def users() -> Iterator[Cell]:
         yield Cell(name=cell, models=models, prompt_tokens=300, users=n)
 
 
+def gpu() -> Iterator[Cell]:
+    """Yield a target on an H200 with its own draft there, and with one that joins.
+
+    At temperature .8 llama-server's own choice of a draft's best token is accepted less often than
+    one that is drawn with the target's noise: .2 of three tokens where ours are as at 0.
+    """
+    for (name, (times, token)), (t, fixed), n, count in product(
+        _H200_SHAPES.items(), (("T 0", 0.7), ("T .8", 0.4)), (64, 2000), (1, 4, 8, 16)
+    ):
+        models = _on_h200(times, token, 0.0)
+        cell = f"{name}, {t}, after {n}, {count} users"
+        yield Cell(
+            name=cell, models=models, prompt_tokens=n, users=count, has_draft=False, fixed=fixed
+        )
+    for times, token, trip in product((3.57, 7.1), (0.0015, 0.006), (0.002, 0.02)):
+        models = _on_h200(times, token, trip)
+        cell = f"{2.8 * times:.0f} ms, joined, {1e3 * token} ms, {1e3 * trip:.0f} ms away"
+        yield Cell(name=cell, models=models, prompt_tokens=64, fixed=0.7)
+
+
+def _on_h200(times: float, token: float, trip: float) -> Models:
+    """Return a target that takes `times` as long as the 7B, and a draft; in it, or so far away."""
+    points = [
+        Point(rows, 1e-3 * times * ms, 6.4e-8 * times * (1 + rows / 20)) for rows, ms in _H200
+    ]
+    return Models(
+        costs=CostTable(points),
+        draft_token=token,
+        acceptance=0.7,
+        own_token=0.0 if trip else token,
+        own_acceptance=0.7,
+        draft_round_trip=trip,
+        same_host=not trip,
+        takes_turns=not trip,
+        gap=0.0003,
+        overhead=0.0005,
+        read_time=5e-6,
+    )
+
+
 GRIDS: dict[str, Callable[[], Iterator[Cell]]] = {
     "remote": remote,
     "adverse": adverse,
     "own": own,
     "users": users,
+    "gpu": gpu,
 }
 
 
 def ratios(cell: Cell, seed: int, texts: int, tokens: int) -> tuple[float, float]:
-    """Return the rate over the target's alone: of the first text, and the mean of later ones."""
-    alone = cell.seconds(_ALONE, cell.known(), seed, tokens)
+    """Return the rate over what is compared with: of the first text, and the mean of later ones."""
     known = cell.known()
     first, *later = (
         cell.seconds(Speculation(), known, seed + text, tokens) for text in range(texts)
     )
-    return alone / first, alone / mean(later)
+    beside = cell.seconds(_ALONE, cell.known(), seed, tokens)
+    if cell.fixed:
+        beside = min(beside, *(_fixed_seconds(cell, n, seed, texts, tokens) for n in _FIXED))
+    return beside / first, beside / mean(later)
+
+
+def _fixed_seconds(cell: Cell, n: int, seed: int, texts: int, tokens: int) -> float:
+    """Return the mean seconds of a token with drafts of `n` tokens."""
+    models = replace(cell.models, acceptance=cell.fixed, own_acceptance=cell.fixed)
+    other, fixed = replace(cell, models=models), Speculation(policy=Policy.FIXED, n_max=n)
+    known = other.known()
+    return mean(other.seconds(fixed, known, seed + text, tokens) for text in range(texts))
 
 
 def measure(grid: str, seed: int, texts: int, tokens: int) -> dict[str, tuple[float, float]]:
