@@ -294,10 +294,11 @@ class Control(ABC):
         if self.rule is Rule.REJECTION or (run_ahead is None and self.pair.takes_turns):
             run_ahead = False
         may_draft = asked.drafts and self._has_draft and not self._leaves_to_own
-        n_max = asked.n_max if may_draft and not self.rates.gain.backs_off else 0
+        sessions = self.costs.sessions_together
+        n_max = asked.n_max if may_draft and not self.rates.gain.backs_off(sessions) else 0
         alone, *others = forecasts(self._conditions(), n_max, run_ahead)
         may_use_own = asked.policy is Policy.MEASURED and own is not None and not own.drafts_nothing
-        if may_use_own and own is not None and not own.rates.gain.backs_off:
+        if may_use_own and own is not None and not own.rates.gain.backs_off(sessions):
             others.append(own_forecast(self._own_conditions(own), asked.n_max))
         best = max(others, key=lambda each: each.rate, default=alone)
         return best if self._pays(best, alone) else alone

@@ -213,16 +213,26 @@ class Gain:
         self._lost = 0.0
         self._gained = 0.0  # the same the other way round
         self._retry = Retry()
-        self.backs_off = False
-        """Whether it lost so much that it is not used now."""
+        self._lost_by: float = math.inf
+        """Sessions that shared a decode when it lost so much that they are not to use it now."""
 
-    def note_rounds(self, committed: int, seconds: float, plain_seconds: float) -> None:
+    def backs_off(self, sessions: float) -> bool:
+        """Return whether it is not used now where so many share a decode.
+
+        Fewer leave more room for its rows than those who lost by it.
+        """
+        return round(sessions) >= self._lost_by
+
+    def note_rounds(
+        self, committed: int, seconds: float, plain_seconds: float, sessions: float = 1.0
+    ) -> None:
         """Rounds of a generation that uses it committed so many tokens in so many seconds.
 
-        `plain_seconds` is of a token without it. What is lost is a sum that starts over at nothing
-        with every gain (Page's CUSUM), so that a good draft's bad luck does not add up.
+        `plain_seconds` is of a token without it, and `sessions` share a decode. What is lost is a
+        sum that starts over at nothing with every gain (Page's CUSUM), so that a good draft's bad
+        luck does not add up.
         """
-        if self.backs_off or not committed:
+        if self.backs_off(sessions) or not committed:
             return
         lost = min(seconds / plain_seconds, self._MOST_OF_A_ROUND * committed) - committed
         self._lost = max(0.0, self._lost + lost)
@@ -232,12 +242,13 @@ class Gain:
         if self._lost >= self._MOST_LOST:
             self._lost = self._gained = 0.0
             self._retry.note_tried(pays=False)
-            self.backs_off = True
+            self._lost_by = round(sessions)
 
     def note_unused(self, decodes: float) -> None:
         """A generation made so many decodes without it."""
         self._retry.unused += decodes
-        self.backs_off = self.backs_off and not self._retry.is_due
+        if self._retry.is_due:
+            self._lost_by = math.inf
 
 
 class RecentRate:

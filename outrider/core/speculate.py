@@ -102,8 +102,9 @@ class Measured(Control):
         if outcome.is_prompt or outcome.is_local or is_shared or self._reads(known):
             return
         gain = own if known.own_length else self.rates.gain
-        gain.note_rounds(outcome.committed, self._seconds_of(outcome), self.plain_seconds)
-        if gain.backs_off:
+        seconds, sessions = self._seconds_of(outcome), self.costs.sessions_together
+        gain.note_rounds(outcome.committed, seconds, self.plain_seconds, sessions)
+        if gain.backs_off(sessions):
             self._forecast = None  # without it
 
     def _reads(self, known: Forecast) -> bool:

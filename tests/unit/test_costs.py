@@ -198,6 +198,17 @@ def test_a_second_in_which_decodes_take_ten_times_as_long_is_soon_unlearned() ->
     assert table.seconds(1) < 0.02 * 1.1
 
 
+def test_what_a_disturbance_taught_of_rows_that_are_not_decoded_since_is_forgotten() -> None:
+    table = CostTable([(1, 0.017), (2, 0.028), (3, 0.04), (4, 0.027), (8, 0.055), (12, 0.07)])
+    for _ in range(20):
+        table.note(4, 0.145)
+    assert table.seconds(4) > 0.05
+    for _ in range(250):
+        table.note(12, 0.07)
+    assert table.seconds(4) == pytest.approx(0.027, rel=0.1)
+    assert table.seconds(12) == pytest.approx(0.07, rel=0.05)
+
+
 def test_one_odd_decode_changes_little() -> None:
     table = CostTable([(1, 0.01), (4, 0.02)])
     table.note(4, 10.0)

@@ -134,7 +134,7 @@ def write(gain: Gain, rounds: int, committed: int, times: float) -> int:
     It ends where the draft rests.
     """
     for done in range(rounds):
-        if gain.backs_off:
+        if gain.backs_off(1.0):
             return done
         gain.note_rounds(committed, times * committed * PLAIN, PLAIN)
     return rounds
@@ -143,7 +143,7 @@ def write(gain: Gain, rounds: int, committed: int, times: float) -> int:
 def rest(gain: Gain) -> int:
     """Decode plainly until the draft may be used again; return how often."""
     count = 0
-    while gain.backs_off:
+    while gain.backs_off(1.0):
         gain.note_unused(1)
         count += 1
     return count
@@ -152,7 +152,7 @@ def rest(gain: Gain) -> int:
 def test_a_losing_draft_rests_once_twelve_tokens_are_lost() -> None:
     gain = Gain()
     assert write(gain, 100, 1, 1.5) == 24
-    assert gain.backs_off
+    assert gain.backs_off(1.0)
 
 
 def test_each_rest_is_longer_until_the_draft_has_gained_as_much() -> None:
@@ -167,12 +167,25 @@ def test_each_rest_is_longer_until_the_draft_has_gained_as_much() -> None:
     assert rest(gain) == 2 * FIRST_RETRY
 
 
+def test_what_many_sessions_lost_by_a_draft_says_nothing_of_fewer() -> None:
+    gain = Gain()
+    while not gain.backs_off(4.0):
+        gain.note_rounds(1, 1.5 * PLAIN, PLAIN, sessions=4.0)
+    assert gain.backs_off(8.0) and not gain.backs_off(2.0)
+    while not gain.backs_off(2.0):
+        gain.note_rounds(1, 1.5 * PLAIN, PLAIN, sessions=2.0)
+    assert rest(gain) == 0  # of one session alone
+    while gain.backs_off(8.0):
+        gain.note_unused(1)
+    assert not gain.backs_off(2.0)
+
+
 def test_one_slow_round_says_more_of_the_machine_than_of_the_draft() -> None:
     gain = Gain()
     gain.note_rounds(3, 100.0, PLAIN)
-    assert not gain.backs_off
+    assert not gain.backs_off(1.0)
     gain.note_rounds(3, 100.0, PLAIN)
-    assert gain.backs_off
+    assert gain.backs_off(1.0)
 
 
 def test_what_came_with_no_tokens_says_nothing_and_what_is_unused_rests_no_less() -> None:
@@ -190,9 +203,9 @@ def test_a_good_draft_seldom_rests_for_bad_luck() -> None:
     dice, rested = random.Random(1), 0
     for _ in range(200):
         gain, tokens = Gain(), 0
-        while tokens < 512 and not gain.backs_off:
+        while tokens < 512 and not gain.backs_off(1.0):
             accepted = next((i for i in range(3) if dice.random() > 0.7), 3)
             gain.note_rounds(accepted + 1, 2.53 / 1.3 * PLAIN, PLAIN)
             tokens += accepted + 1
-        rested += gain.backs_off
+        rested += gain.backs_off(1.0)
     assert rested == 0

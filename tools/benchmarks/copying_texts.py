@@ -47,8 +47,12 @@ COSTS = {
         [(1, 0.018), (2, 0.030), (4, 0.0325), (8, 0.063), (16, 0.098), (32, 0.200), (60, 0.363)]
     ),
     "gpu": CostTable([(1, 0.0304), (64, 0.0556)]),
+    "h200": CostTable(
+        [(1, 0.0028), (2, 0.003), (4, 0.0036), (8, 0.0052), (16, 0.0064), (32, 0.0079), (64, 0.011)]
+    ),
 }
-"""Seconds by rows: two looks at a Zen 3 and at a Zen 5 (docs/benchmarks.md), and a GPU."""
+"""Seconds by rows: two looks at a Zen 3 and at a Zen 5 (docs/benchmarks.md), a GPU, and a 7B on an
+H200."""
 
 _OVERHEAD = 0.0015  # seconds of a round of ours
 _TOKENIZER = Path("models/stdlib-target-q8_0.gguf")
