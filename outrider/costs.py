@@ -140,7 +140,7 @@ class CostTable:
         self._slopes = [each.slope for each in measured]
         # Decodes that a new one of this row count is weighed against; fewer the longer ago.
         self._known = [_ROUGHLY if is_rough else 1.0 / _DRIFT] * len(measured)
-        self._noted = [0] * len(measured)  # decodes in service
+        self._noted = [0.0] * len(measured)  # decodes in service
         self._slopes_known = 1.0  # the same for all slopes: what was measured at load is a guess
         self._refresh()
 
@@ -264,9 +264,11 @@ class CostTable:
         return [self.point(count) for count in self._counts]
 
     def note(
-        self, row_count: float, seconds: float, attended: Attended = (), decodes: int = 1
+        self, row_count: float, seconds: float, attended: Attended = (), decodes: float = 1.0
     ) -> None:
         """Learn from one decode in service, or from `decodes` that took so long in the mean.
+
+        A part of one is what each of several says who all speak of it.
 
         What it took beyond what was expected is shared out between base and slopes by the squares
         of their parts in it (normalised least mean squares): a short text moves the bases and a
@@ -278,10 +280,12 @@ class CostTable:
         """
         if MOST_ROWS >= row_count >= _BEYOND * self._counts[-1] and seconds > 0.0:
             self._add_point(int(self.padded(row_count)), seconds - self.attending(attended))
-        for _ in range(min(decodes, _MOST_DECODES)):
-            self._note_one(row_count, seconds, attended)
+        left = min(decodes, _MOST_DECODES)
+        while left > 0.0:
+            self._note_one(row_count, seconds, attended, min(1.0, left))
+            left -= 1.0
 
-    def _note_one(self, row_count: float, seconds: float, attended: Attended) -> None:
+    def _note_one(self, row_count: float, seconds: float, attended: Attended, part: float) -> None:
         base, attending = self.seconds(row_count), self.attending(attended)
         expected = base + attending
         if not (expected > 0.0 < seconds):
@@ -289,14 +293,15 @@ class CostTable:
         rows, length = max(attended, key=lambda each: each[0] * each[1], default=(row_count, 0.0))
         reach = attending + base * length / _DOUBLING
         whole, ratio = base**2 + reach**2, seconds / expected
-        self._move_bases(self._nearest(row_count), _bounded_log(ratio) * expected * base / whole)
+        missing = _bounded_log(ratio) * expected * base / whole
+        self._move_bases(self._nearest(row_count), part * missing, part)
         share = reach**2 / whole
         if share > _TELLING:
             weight = max(_DRIFT, share * _weight(self._slopes_known))
             # What is hardly known may be wrong by much.
             missing = _bounded_log(ratio, weight / _DRIFT) * expected * reach / whole
-            self._move_slopes(self._nearest(rows), weight * missing)
-            self._slopes_known += share
+            self._move_slopes(self._nearest(rows), part * weight * missing)
+            self._slopes_known += part * share
         self._refresh()
 
     def _add_point(self, rows: int, base: float) -> None:
@@ -312,25 +317,25 @@ class CostTable:
         self._bases.append(base)
         self._slopes.append(slope)
         self._known.append(1.0)
-        self._noted.append(0)
+        self._noted.append(0.0)
         self._unpadded = self._saw(self._raw, self._left_over)
         self._cheapest.clear()
         self._refresh()
 
-    def _move_bases(self, nearest: int, missing: float) -> None:
+    def _move_bases(self, nearest: int, missing: float, part: float) -> None:
         seen, share = self._bases[nearest], math.expm1(0.5 * _DRIFT * missing)
         self._bases[nearest] = seen * math.exp(_weight(self._known[nearest]) * missing)
         for i, base in enumerate(self._bases):
             if i != nearest:
                 self._bases[i] += share * min(base, seen)
                 if unknown := self._unknown(i):
-                    self._bases[i] += _FADING * unknown * (self._implied(i, nearest) - base)
-            self._known[i] *= 1.0 - _FADING
+                    self._bases[i] += part * _FADING * unknown * (self._implied(i, nearest) - base)
+            self._known[i] *= 1.0 - part * _FADING
         if self._left_over is not None:
             self._left_over += share * min(self._left_over, seen)
             self._left_over = min(self._left_over, self._bases[0])
-        self._known[nearest] = min(1.0 / _DRIFT, self._known[nearest] + 1.0)
-        self._noted[nearest] += 1
+        self._known[nearest] = min(1.0 / _DRIFT, self._known[nearest] + part)
+        self._noted[nearest] += part
 
     def _implied(self, i: int, nearest: int) -> float:
         """Return what decodes of one point take by how another one's changed since the load.

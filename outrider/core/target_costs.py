@@ -209,7 +209,8 @@ class TargetCosts:
             others = max(0.0, spent.attended - own * length) / (spent.rows - own)
             self.others_length.note(others)
             attended = [(own, length), (spent.rows - own, others)]
-        self.table.note(spent.rows, spent.decode, attended, outcome.decodes)
+        # Each of the sessions says the same of these decodes.
+        self.table.note(spent.rows, spent.decode, attended, outcome.decodes / spent.sessions)
 
 
 @dataclass(frozen=True, slots=True)

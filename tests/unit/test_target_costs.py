@@ -100,15 +100,24 @@ def test_others_with_more_or_fewer_rows_teach_who_shares_and_not_what_rows_cost(
 def test_a_decode_that_others_share_with_as_many_rows_teaches_what_those_cost() -> None:
     crowded = made(costs=CPU)
     alone = crowded.decode_seconds(4)
-    for _ in range(60):
+    for _ in range(4 * 60):
         crowded.note_round(outcome(spent=ServiceTime(0.2, rows=16, sessions=4), drafted=3))
     # Not taken for a slower target: what a decode of its own rows costs has not changed.
     assert crowded.costs.table.seconds(4) == pytest.approx(alone, rel=0.01)
     assert crowded.decode_seconds(4) == pytest.approx(0.2, rel=0.02)
     crowded = made(costs=[(1, 0.03), (4, 0.06), (8, 0.12)])
-    for _ in range(60):  # three plain ones; what fills the decode to four rows is not counted
+    for _ in range(3 * 60):  # three plain ones; what fills the decode to four rows is not counted
         crowded.note_round(outcome(spent=ServiceTime(0.1, rows=3, sessions=3)))
     assert crowded.costs.table.seconds(3) == pytest.approx(0.1, rel=0.02)
+
+
+def test_a_decode_that_several_share_teaches_no_more_than_one_alone() -> None:
+    before, shared, alone = (made(costs=CPU) for _ in range(3))
+    for _ in range(4):  # each of the sessions says so
+        shared.note_round(outcome(spent=ServiceTime(0.06, rows=4, sessions=4)))
+    alone.note_round(outcome(spent=ServiceTime(0.06, rows=4, sessions=1), drafted=3))
+    once, twice = (each.costs.table.seconds(4) for each in (alone, shared))
+    assert before.costs.table.seconds(4) < once == pytest.approx(twice, rel=0.01)
 
 
 def test_a_decode_costs_what_it_does_after_the_text_beside_those_who_share_it() -> None:
