@@ -815,8 +815,31 @@ MISTAKES = (
     Mistake(
         "what is only moved along with other costs drifts without bound",
         "outrider/costs.py",
-        "if self._known[i] < _FORGOTTEN:",
-        "if False:",
-        ("tests/unit/test_costs.py::test_hours_of_decodes_leave_no_cost_without_bound",),
+        "if unknown := self._unknown(i):",
+        "if unknown := 0.0:",
+        (
+            "tests/unit/test_costs.py::test_hours_of_decodes_leave_no_cost_without_bound",
+            "tests/unit/test_costs.py"
+            "::test_what_a_disturbance_taught_of_rows_that_are_not_decoded_since_is_forgotten",
+        ),
+    ),
+    Mistake(
+        "what eight sessions lost by a draft keeps it from one alone",
+        "outrider/core/rates.py",
+        "return round(sessions) >= self._lost_by",
+        "return self._lost_by < math.inf",
+        (
+            "tests/unit/test_rates.py::test_what_many_sessions_lost_by_a_draft_says_nothing_of_fewer",
+        ),
+    ),
+    Mistake(
+        "a draft ends early where others who share the decode draft on",
+        "outrider/core/control.py",
+        "if self._may_stop and not is_shared else ()",
+        "if self._may_stop else ()",
+        (
+            "tests/unit/test_own_draft_policy.py"
+            "::test_where_decodes_are_shared_no_draft_ends_before_the_others",
+        ),
     ),
 )
