@@ -13,7 +13,6 @@ from draft_service.lookup import LookupServicer
 from draft_service.servicer import DraftServicer
 from outrider import logs
 from outrider.engine.hosting import HostOptions
-from outrider.engine.kernel_trial import DRAFT_ROWS
 from outrider.engine.model import Model
 from outrider.model_service.run import make_host, numerics_of, run_model_service
 from outrider.rpc.server import Server
@@ -27,9 +26,9 @@ async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> N
     if config.model is None:
         await _run_lookup(config, join)
         return
-    os.nice(config.model.nice)
+    os.nice(max(0, config.model.nice))
     options = HostOptions(numerics=numerics_of(config.model, "native"))
-    host = make_host(config.model, options, load, DRAFT_ROWS)
+    host = make_host(config.model, options, load)
     servicer = partial(
         DraftServicer,
         alias=config.model.alias,
@@ -46,7 +45,7 @@ async def _run_lookup(
     config: DraftConfig, join: Callable[[Joiner], Coroutine[Any, Any, None]] | None
 ) -> None:
     """Serve without a model: there is nothing to load."""
-    os.nice(config.nice)
+    os.nice(max(0, config.nice))
     servicer = LookupServicer(config.alias, config.drafters)
     server = Server(config.server, "outrider.v1.DraftService")
     add_DraftServiceServicer_to_server(servicer, server.grpc)

@@ -43,6 +43,7 @@ _MOST_CHARACTERS = {
     "description": 4096,
     "system_info": 65536,
     "cpu_kernels": 4096,
+    "thread_choice": 4096,
     "chat_template": 1 << 20,
     "machine_digest": 64,
     "cores_digest": 64,

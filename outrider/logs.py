@@ -46,8 +46,8 @@ def _whose() -> dict[str, str]:
 
 
 _SHOWN = {
-    "starting": ("outrider", "file", "threads"),
-    "serving": ("model", "context", "sessions", "upstream"),
+    "starting": ("outrider", "file"),
+    "serving": ("model", "context", "sessions", "threads", "threads_chosen", "upstream"),
     "measured": ("numerics",),
     "generated": ("tokens", "drafted", "accepted", "generation_ms"),
     "request": ("route", "status", "tokens", "seconds"),

@@ -63,6 +63,8 @@ def _facts(peer: PeerStatus) -> Iterator[str]:
         return
     yield peer.model.name
     yield f"{1e3 * peer.round_trip_seconds:.1f} ms away"
+    if peer.model.thread_choice:
+        yield peer.model.thread_choice
     if peer.joined and not peer.trusted:
         yield "joined (untrusted)"
     elif peer.level != "native":

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from outrider.engine.hosting import HostOptions
-from outrider.engine.kernel_trial import TARGET_ROWS
 from outrider.engine.model import Model
 from outrider.model_service.run import make_host, numerics_of, run_model_service
 from outrider.v1.target_service_pb2_grpc import add_TargetServiceServicer_to_server
@@ -17,9 +16,9 @@ from target_service.servicer import TargetServicer
 
 async def run(config: TargetConfig, load: Callable[[], Model] | None = None) -> None:
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
-    os.nice(config.model.nice)
+    os.nice(max(0, config.model.nice))
     options = HostOptions(numerics=numerics_of(config.model, "auto"))
-    host = make_host(config.model, options, load, TARGET_ROWS, config.draft, config.same_vocabulary)
+    host = make_host(config.model, options, load, config.draft, config.same_vocabulary)
     await run_model_service(
         "Target",
         config.server,

@@ -66,6 +66,7 @@ class ModelInfo:
     plain_costs: PlainTimes = PlainTimes()
     cache_layout: str = ""  # of the KV cache, and what was measured of others; in words
     cpu_kernels: str = ""  # llama.cpp's, by the name of their plug-in, and why; in words
+    thread_choice: str = ""  # how many threads, and why; in words, where there was a choice
     activity: Activity = Activity()
     own_draft: str = ""  # the name of what drafts in a target's own process; empty: nothing does
     rollback_capability: str = "unspecified"  # "full", "window", "snapshots", "checkpoints", "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,9 @@ _QUICK_ROW_COUNTS = (1, 2, 3, 4, 8, 32)  # of a start; the last one says what re
 REPEATS = 3  # of a decode that is measured: the quickest counts
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
+_THREAD_SECONDS = 0.1
+"""s of decodes with each number of threads: some 15 tokens of a draft of .8B on 14 cores."""
+
 PRICED = (Rollback.SNAPSHOTS, Rollback.CHECKPOINTS)
 """Kinds of memory whose rejections cost something."""
 
@@ -42,6 +46,27 @@ def history(model: Model, count: int) -> list[int]:
     """Return ids to measure with: spread over the vocabulary, the same every time."""
     size = model.describe().vocabulary.token_count
     return [(7 + i * 2654435761) % size for i in range(count)]
+
+
+def token_seconds(model: Model, clock: Clock) -> dict[int, float]:
+    """Return what a token takes with each number of threads; nothing where there is one alone.
+
+    On average: while others use the core of one thread, all of them wait. Sequence 0 is used and
+    left empty.
+    """
+    choices = model.describe().thread_choices
+    seconds: dict[int, float] = {}
+    for count in choices if len(choices) > 1 else ():
+        model.use_threads(count)
+        spent: list[float] = []
+        end = clock() + _THREAD_SECONDS
+        while len(spent) < 2 or clock() < end:
+            before = clock()
+            model.decode([Chunk(0, 0, history(model, 1), 1)])
+            spent.append(clock() - before)
+            model.truncate(0, 0)
+        seconds[count] = fmean(spent[1:])  # the first one starts threads
+    return seconds
 
 
 def decode_costs(

@@ -20,7 +20,7 @@ from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.hosting import Counters, HostOptions, Loaded
 from outrider.engine.job import Job, Ticket
 from outrider.engine.measurements import Measurements
-from outrider.engine.model import Model
+from outrider.engine.model import Model, ModelDescription
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
 from outrider.engine.runner import JobRunner
@@ -41,7 +41,7 @@ class EngineHost:
         self,
         load: Callable[[], Model],
         options: HostOptions,
-        find_core_lock: Callable[[], CoreLock] = NoCoreLock,
+        find_core_lock: Callable[[ModelDescription], CoreLock] = lambda _: NoCoreLock(),
         measurements: Measurements | None = None,
         load_draft: Callable[[Model], Model | None] | None = None,
     ) -> None:
@@ -213,7 +213,7 @@ class EngineHost:
         """Load the model and find out what has to be known of it."""
         begin = perf_counter()
         self._model = model = self._load()
-        self._core_lock = self._find_core_lock()
+        self._core_lock = self._find_core_lock(model.describe())
         self._runner = runner = JobRunner(
             model, self._options, self._core_lock, self.counters, self._places, self._cancelled
         )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.engine.core_lock import CoreLock
-from outrider.engine.model import Model, Numerics
+from outrider.engine.model import Model, ModelDescription, Numerics
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
 
@@ -30,7 +30,7 @@ class HostOptions:
     first_quiet_seconds: float = 1.0
     quiet_seconds: float = 120.0
     # Threads that sample beside the engine's, at most; called in that thread after the load.
-    count_helpers: Callable[[], int] = lambda: 0
+    count_helpers: Callable[[ModelDescription], int] = lambda _: 0
 
 
 @dataclass(frozen=True, slots=True)

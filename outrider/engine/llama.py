@@ -37,14 +37,16 @@ from outrider.engine.llama_loading import (
     cache_type,
     cells_of,
     check_added_tokens,
-    gpu_layers_of,
+    cores_of,
+    is_on_gpu,
     layouts_of,
     load_model,
     sequences_of,
+    thread_choices_of,
 )
 from outrider.engine.llama_memory import LlamaMemory, find_rollback
 from outrider.engine.llama_sampling import ChainSampler, Samplers
-from outrider.engine.llama_threads import cores_of_their_own, pinned_threads
+from outrider.engine.llama_threads import pinned_threads
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import (
     MAX_MULTIPLE,
@@ -61,7 +63,6 @@ from outrider.engine.repeated_cells import repeat_cells
 from outrider.engine.rollback import RollbackMemory
 from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from outrider.sampling import SamplingParameters
-from outrider.threads import available_cores
 from outrider.trees import MAX_LEAVES
 
 _MOST_REPEATED = 256 << 20
@@ -86,6 +87,10 @@ class LlamaModel:
             self._size = self._vocabulary.size
             try:
                 check_added_tokens(config.path, self._vocabulary.describe())
+                self._is_on_gpu = is_on_gpu(config, self._model)
+                self._thread_choices = thread_choices_of(config, self._is_on_gpu)
+                if self._thread_choices:
+                    self._config = config = replace(config, thread_count=self._thread_choices[0])
                 trained = ll.llama_model_n_ctx_train(self._model)
                 asked = asked_context(config, trained, checked.position_count)
                 self._cells = cells_of(asked)
@@ -106,7 +111,7 @@ class LlamaModel:
                 self._rollback = Rollback.RESTART  # until it is found out what it can
                 self._batch = Batch(config.batch_rows)  # filled for each decode, never kept
                 self.pad_multiple = config.pad_multiple
-                self._threads = pinned_threads(_cores_of(config))
+                self._threads = pinned_threads(cores_of(config))
                 self.open(self._layouts[0])
                 self._rollback = find_rollback(self, self._expected_rollback())
                 self.open_memory(self._rollback)
@@ -130,6 +135,12 @@ class LlamaModel:
         self.snapshot_count = int(ll.llama_n_rs_seq(self._ctx))
         self._session_count = sequences_of(self._config, layout)
         self.open_memory(self._rollback)
+
+    def use_threads(self, count: int) -> None:
+        assert count in self._thread_choices, f"{count} threads"
+        self._config = replace(self._config, thread_count=count)
+        ll.llama_set_n_threads(self._ctx, count, self._config.batch_thread_count or count)
+        self._description = self._describe()
 
     def _expected_rollback(self) -> Rollback:
         """Return how sequences should come to hold less; whether they do is to be tried."""
@@ -222,9 +233,10 @@ class LlamaModel:
             window=self._window,
             can_exchange=not (self._window or self._is_recurrent or self._layout.is_pool),
             thread_count=self._config.thread_count,
+            thread_choices=self._thread_choices,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
             kernels=kernels_in_use(),
-            is_on_gpu=gpu_layers_of(self._config) != 0,
+            is_on_gpu=self._is_on_gpu,
             chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
                 "utf-8", "replace"
             ),
@@ -557,14 +569,6 @@ class LlamaModel:
         if self._threads is not None:
             self._threads.close()
         ll.llama_model_free(self._model)
-
-
-def _cores_of(config: LlamaConfig) -> list[int]:
-    """Return the cores that the model's threads are kept on, one each; none: where it likes."""
-    if not config.pins_threads or config.numa or gpu_layers_of(config) != 0:
-        return []
-    counts = config.thread_count, config.batch_thread_count or config.thread_count
-    return cores_of_their_own(counts, available_cores())
 
 
 def _wanted_rows(

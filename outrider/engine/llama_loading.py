@@ -12,10 +12,13 @@ from typing import Any
 
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.llama_library import gpu_fault, init_backend, last_error, ll, recent_errors
+from outrider.engine.llama_threads import cores_of_their_own
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import Layout, VocabularyDescription
+from outrider.engine.thread_choice import thread_choices
 from outrider.errors import InvalidConfig
 from outrider.memory import available_memory, has_huge_pages, huge_pages
+from outrider.threads import available_cores, available_threads
 
 _NUMA = {
     "distribute": ll.GGML_NUMA_STRATEGY_DISTRIBUTE,
@@ -54,7 +57,7 @@ class LlamaConfig:
     path: Path
     context: int  # tokens of one session; 0 takes what the model was trained on, at most 4096
     sequence_count: int
-    thread_count: int
+    thread_count: int  # 0: as `thread_choices` says
     batch_thread_count: int = 0  # of a decode of more than one row; 0 is `thread_count`
     pad_multiple: int  # each chunk's rows are padded to a multiple, so that kernels do not vary
     batch_rows: int = 512  # of one decode; also llama.cpp's ubatch, so a cancel waits for one
@@ -71,6 +74,7 @@ class LlamaConfig:
     full_window: bool = True  # sliding windows keep every cell; else only what they look at
     snapshots: int = 4  # of a recurrent state that each sequence keeps, where llama.cpp can
     pins_threads: bool = False  # to a core each, where they are as many; for a thread of its own
+    is_draft: bool = False  # off the GPU it leaves cores to the target that uses that
     embeddings: bool = False  # whether `embed` works; costs a context when it is first used
     progress: Callable[[float], None] | None = None
     """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
@@ -155,6 +159,34 @@ def gpu_layers_of(config: LlamaConfig) -> int:
     if config.gpu_layers > 0:
         _need_gpu("n-gpu-layers")
     return config.gpu_layers if ll.llama_supports_gpu_offload() else 0
+
+
+def is_on_gpu(config: LlamaConfig, model: Any) -> bool:
+    """Return whether a GPU computes all layers, of which llama.cpp counts the output as one."""
+    layers = gpu_layers_of(config)
+    return layers < 0 or layers > ll.llama_model_n_layer(model)
+
+
+def is_beside_gpu(config: LlamaConfig) -> bool:
+    """Return whether it is a draft that is kept off a GPU, which is left to its target."""
+    return config.is_draft and config.gpu_layers == 0 and bool(ll.llama_supports_gpu_offload())
+
+
+def thread_choices_of(config: LlamaConfig, is_on_gpu: bool) -> tuple[int, ...]:
+    """Return the numbers of threads to choose from, the most first; none where one was given."""
+    if config.thread_count:
+        return ()
+    return thread_choices(available_threads(), is_on_gpu, is_beside_gpu(config))
+
+
+def cores_of(config: LlamaConfig) -> list[int]:
+    """Return the cores that the model's threads are kept on, one each; none: where it likes."""
+    if not config.pins_threads or config.numa or gpu_layers_of(config) != 0:
+        return []
+    if is_beside_gpu(config):  # what waits for the GPU spins; a thread kept there would wait, too
+        return []
+    counts = config.thread_count, config.batch_thread_count or config.thread_count
+    return cores_of_their_own(counts, available_cores())
 
 
 def _need_gpu(option: str) -> None:

@@ -7,8 +7,8 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -33,6 +33,7 @@ class MeasuredModel:
     is_disturbed: bool  # the costs were measured beside other work, and may be too high
     layouts: Sequence[LayoutSeconds] = ()  # what each takes; empty where there is no choice
     chosen_costs: Sequence[Point] = ()  # as `costs`, in the chosen layout where it is not the first
+    token_seconds: Mapping[int, float] = field(default_factory=dict)  # by threads, where chosen
     day: str = ""  # when it was measured, as 2026-11-23; empty for now
 
 
@@ -62,6 +63,7 @@ class Measurements:
                 for each in measured.layouts
             ],
             "chosen_costs": measured.chosen_costs,
+            "token_seconds": list(measured.token_seconds.items()),
             "disturbed": measured.is_disturbed,
             "day": date.today().isoformat(),
         }
@@ -71,7 +73,7 @@ class Measurements:
         """Return everything that bits and costs may depend on, how they are measured included."""
         sources = [Path(each).read_bytes() for each in (calibrate.__file__, layout.__file__)]
         method = hashlib.sha256(b"".join(sources)).hexdigest()
-        sizes = (model.context, model.sequence_count, model.batch_rows, model.thread_count)
+        sizes = (model.context, model.sequence_count, model.batch_rows)
         conditions = (method, self._settings, self._library(), model.system_info, processor())
         tuning = sorted(each for each in os.environ.items() if each[0].startswith(_TUNED_BY))
         return repr((model.identity, sizes, conditions, tuning))
@@ -84,6 +86,7 @@ def read(content: bytes) -> MeasuredModel | None:
         padding, day, disturbed = record["padding"], record["day"], record["disturbed"]
         costs, chosen = _read_costs(record["costs"]), _read_costs(record["chosen_costs"])
         layouts = [_read_layout(*each) for each in record["layouts"]]
+        tokens = {int(count): float(seconds) for count, seconds in record["token_seconds"]}
     except (ValueError, KeyError, TypeError):
         return None
     sensible = (
@@ -94,8 +97,10 @@ def read(content: bytes) -> MeasuredModel | None:
         and _are_sensible(costs)
         and _are_sensible(chosen)
         and all(_are_alike(each, layouts[0]) for each in layouts)
+        and all(0.0 < seconds < math.inf for seconds in tokens.values())
     )
-    return MeasuredModel(padding, costs, disturbed, layouts, chosen, day) if sensible else None
+    known = MeasuredModel(padding, costs, disturbed, layouts, chosen, tokens, day)
+    return known if sensible else None
 
 
 def _read_costs(record: list[list[float]]) -> list[Point]:

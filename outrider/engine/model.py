@@ -105,11 +105,14 @@ class ModelDescription:
     can_exchange: bool
     """Whether `exchange` moves all that a sequence holds."""
     thread_count: int
+    """That compute a decode of one row on the CPU."""
     system_info: str
     kernels: str = ""
     """What computes it on the CPU, and why, in words for people."""
+    thread_choices: tuple[int, ...] = ()
+    """Numbers of threads that `use_threads` takes, the most first, which a loaded model has."""
     is_on_gpu: bool = False
-    """Whether a GPU computes layers of it."""
+    """Whether a GPU computes all layers of it."""
     chat_template: str = ""
     layouts: tuple[Layout, ...] = (Layout(),)
     """Those that `open` takes, streams first; a loaded model is opened with the first."""
@@ -199,7 +202,7 @@ class Model(Protocol):
     pad_multiple: int
 
     def describe(self) -> ModelDescription:
-        """Return what does not change until it is opened again."""
+        """Return what does not change until it is opened again, or has other threads."""
         ...
 
     def open(self, layout: Layout) -> None:
@@ -207,6 +210,10 @@ class Model(Protocol):
 
         Raises InvalidConfig where that is not possible; it must then be opened with another.
         """
+        ...
+
+    def use_threads(self, count: int) -> None:
+        """Compute with one of the described `thread_choices` from now on."""
         ...
 
     def token_texts(self) -> list[bytes]:

@@ -6,7 +6,7 @@ rest when the engine has nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter, process_time, sleep
@@ -19,6 +19,7 @@ from outrider.engine.calibrate import (
     exact_padding,
     quick_costs,
     rejection_cost,
+    token_seconds,
     warm_up,
     was_disturbed,
     with_slopes,
@@ -35,6 +36,7 @@ from outrider.engine.layout import (
 from outrider.engine.measurements import MeasuredModel, Measurements
 from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Rollback, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
+from outrider.engine.thread_choice import describe_threads, use_quickest
 from outrider.errors import DecodeFailed
 from outrider.trees import MAX_LEAVES
 
@@ -64,6 +66,8 @@ class Prepared:
     """Leaves that a tree of draft tokens may have; 0: chains alone are verified."""
     rejection: RejectionCost = NO_REJECTION_COST
     """What taking back draft tokens costs, beside decodes."""
+    threads: str = ""
+    """How many compute it and why, for people; empty where there was no choice."""
 
 
 class _GaveWay(Exception):
@@ -87,6 +91,7 @@ class Preparation:
         self._known: MeasuredModel | None = None  # costs of which may be rough, or too high
         self._has_padding = False  # whether `_known` has the padding too, as far as it is wanted
         self._rejection = NO_REJECTION_COST
+        self._token_seconds: Mapping[int, float] = {}  # by threads; empty without a choice
         self.is_due = False
         """Whether to call `measure` once nobody waits."""
 
@@ -98,6 +103,7 @@ class Preparation:
             with self._turn():
                 self._rejection = rejection_cost(self._model, perf_counter)
         kept = self._measurements.find(self._model.describe()) if self._measurements else None
+        self._choose_threads(kept)
         if kept is not None:
             self._know(kept)
         elif self._measurements is None or self._wanted is Numerics.EXACT:
@@ -109,6 +115,15 @@ class Preparation:
         assert self._known is not None
         self.is_due = self._known.is_disturbed and self._measurements is not None
         return self._run()
+
+    def _choose_threads(self, kept: MeasuredModel | None) -> None:
+        """Compute with the number of threads that was quickest, or is, where nobody knows."""
+        if kept is not None:
+            self._token_seconds = kept.token_seconds
+        elif len(self._model.describe().thread_choices) > 1:
+            with self._turn():
+                self._token_seconds = token_seconds(self._model, perf_counter)
+        use_quickest(self._model, self._token_seconds)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -227,7 +242,8 @@ class Preparation:
             model.open(choose_layout(layouts))
             chosen_costs = decode_costs(model, perf_counter)
             disturbed = others.work()
-        self._know(MeasuredModel(padding, costs, disturbed, layouts, chosen_costs))
+        tokens = self._token_seconds
+        self._know(MeasuredModel(padding, costs, disturbed, layouts, chosen_costs, tokens))
         if self._measurements is not None:
             assert self._known is not None
             self._measurements.keep(description, self._known)
@@ -253,7 +269,8 @@ class Preparation:
         branches = self._model.describe().branch_sequences if profile is Numerics.NATIVE else ()
         leaves = min(MAX_LEAVES, 1 + len(branches)) if branches else 0
         is_rough, price = known.is_disturbed, self._rejection
-        return Prepared(profile, costs, plain, words, is_rough, day, leaves, price)
+        threads = describe_threads(description, self._token_seconds)
+        return Prepared(profile, costs, plain, words, is_rough, day, leaves, price, threads)
 
 
 class _Others:

@@ -55,7 +55,7 @@ class JobRunner:
         self.own_draft: OwnDraft | None = None
         """What drafts for the model, in the same thread; None: nothing does."""
         # With the work of jobs that wait for it; none in a decode.
-        self._workers = Workers[Ticket](options.count_helpers())
+        self._workers = Workers[Ticket](options.count_helpers(model.describe()))
         self._capacity = model.describe().context  # tokens that a session can hold
         self._decode_seconds = 0.0  # of the newest decode
         self._open: set[bytes] = set()  # sessions with an open stream

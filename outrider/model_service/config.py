@@ -76,7 +76,12 @@ class ModelOptions:
     snapshots: int = option(
         4, "States kept for rollback, where recurrent.", low=0, high=64, metavar="N"
     )
-    nice: int = option(0, "Give way to other processes; 19 most.", low=0, high=19)
+    nice: int = option(
+        -1,
+        "Give way to other processes; 19 most, -1: a draft on its target's cores.",
+        low=-1,
+        high=19,
+    )
     embeddings: bool = option(False, "Answer requests for embeddings too.")
     numerics: str = option(
         "",
@@ -86,11 +91,10 @@ class ModelOptions:
     )
     """A target chooses (auto), a draft is native."""
 
-    def config(self, model: Path) -> ModelConfig:
+    def config(self, model: Path, is_draft: bool = False) -> ModelConfig:
         """Return how to run this file. Raises InvalidConfig."""
-        return ModelConfig(
-            model=model, **{one.name: getattr(self, one.name) for one in fields(self)}
-        )
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return ModelConfig(model=model, is_draft=is_draft, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,8 @@ class ModelConfig(ModelOptions):
     """A model file and how it is run. Raises InvalidConfig for what cannot be."""
 
     model: Path
+    is_draft: bool = False
+    """Whether it is a draft: where it is kept off a GPU, its target is taken to compute there."""
 
     def __post_init__(self) -> None:
         for each in numbers_of(ModelOptions):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,17 +19,19 @@ import grpc
 from outrider import handshake, logs
 from outrider.costs import CostTable
 from outrider.engine.batching import limits_of
+from outrider.engine.calibrate import token_seconds
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
-from outrider.engine.kernel_trial import choose
+from outrider.engine.kernel_trial import DRAFT_ROWS, TARGET_ROWS, choose
 from outrider.engine.layout import draft_layouts, open_quickly
 from outrider.engine.measurements import Measurements
-from outrider.engine.model import Model, Numerics, Rollback
+from outrider.engine.model import Model, ModelDescription, Numerics, Rollback
 from outrider.engine.preparation import Prepared
 from outrider.engine.reading import Reading
+from outrider.engine.thread_choice import use_quickest
 from outrider.engine.translating import needed_translation
 from outrider.errors import InvalidConfig, VocabularyMismatch
 from outrider.model_service.config import ModelConfig, read_tensor_split
@@ -72,32 +75,29 @@ class LoadingLog:
         from outrider.engine.llama_library import system_info
 
         config = self._config
-        threads = config.threads or available_threads()
         logs.starting(
             "outrider.engine",
             llama_cpp_python=version("llama-cpp-python"),
             system=system_info(),
-            threads=threads,
-            threads_batch=config.threads_batch or threads,
             file=str(config.model),
             bytes=config.model.stat().st_size,
         )
 
 
-def choose_kernels(config: ModelConfig, rows: Sequence[int], beside: Sequence[Path] = ()) -> None:
+def choose_kernels(config: ModelConfig, beside: Sequence[ModelConfig] = ()) -> None:
     """Compute with the kernels that are configured, or else with those that suit the files best.
 
-    Before the first model of a process is loaded, and for all of them: those `beside` it too.
-    `rows` are those of the decodes in which tokens are written. Raises InvalidConfig for kernels
-    that are not there.
+    Before the first model of a process is loaded, and for all that the CPU computes: those `beside`
+    it too. Raises InvalidConfig for kernels that are not there.
     """
     from outrider.engine.llama_library import cpu_plugins, library_state, offloads, use_kernels
 
     _warn_without_gpu(config)
     if config.cpu_kernels:
         use_kernels(config.cpu_kernels, "as configured")
-    elif config.n_gpu_layers == 0 or not offloads():
-        files, threads = [config.model, *beside], config.threads or available_threads()
+    elif on_cpu := [one for one in (config, *beside) if one.n_gpu_layers == 0 or not offloads()]:
+        files, threads = [one.model for one in on_cpu], on_cpu[0].threads or available_threads()
+        rows = DRAFT_ROWS if on_cpu[0].is_draft else TARGET_ROWS
         core_lock = shared_core_lock(threads)
 
         def on_trial(path: Path) -> None:
@@ -121,12 +121,12 @@ def _warn_without_gpu(config: ModelConfig) -> None:
 
 
 def load_llama(
-    config: ModelConfig, rows: Sequence[int] = (), beside: Sequence[Path] = ()
+    config: ModelConfig, chooses_kernels: bool = False, beside: Sequence[ModelConfig] = ()
 ) -> Callable[[], Model]:
     """Return a loader of the configured model; llama.cpp is imported when it is called.
 
-    With `rows` it first chooses the kernels of the process, as `choose_kernels` says. Raises
-    InvalidConfig at once for a file that is no model.
+    It may choose the kernels of the process first, as `choose_kernels` says. Raises InvalidConfig
+    at once for a file that is no model.
     """
     check_gguf(config.model)
 
@@ -139,14 +139,14 @@ def load_llama(
             reason = f"llama.cpp does not start: {error}"
             raise InvalidConfig("model", f"{reason}; {advice}" if advice else reason) from None
 
-        if rows:
-            choose_kernels(config, rows, beside)
+        if chooses_kernels:
+            choose_kernels(config, beside)
         return LlamaModel(
             LlamaConfig(
                 path=config.model,
                 context=config.context,
                 sequence_count=config.sessions,
-                thread_count=config.threads or available_threads(),
+                thread_count=config.threads,
                 batch_thread_count=config.threads_batch,
                 pad_multiple=4,
                 batch_rows=config.batch,
@@ -163,6 +163,7 @@ def load_llama(
                 full_window=config.swa_full or config.numerics == "exact",
                 snapshots=config.snapshots,
                 pins_threads=True,
+                is_draft=config.is_draft,
                 embeddings=config.embeddings,
                 progress=LoadingLog(config),
             )
@@ -190,34 +191,17 @@ def kept_measurements(config: ModelConfig, numerics: Numerics | None) -> Measure
     return Measurements(repr((settings, numerics)), library)
 
 
-def find_core_lock(config: ModelConfig) -> Callable[[], CoreLock]:
-    """Return what finds whom the engine takes turns with: nobody, where a GPU does the work."""
-
-    def find() -> CoreLock:
-        from outrider.engine.llama_library import offloads
-
-        if config.n_gpu_layers != 0 and offloads():
-            return NoCoreLock()
-        threads = config.threads or available_threads()
-        return shared_core_lock(max(threads, config.threads_batch))
-
-    return find
+def find_core_lock(config: ModelConfig, model: ModelDescription) -> CoreLock:
+    """Return whom the engine takes turns with: nobody, where a GPU does the work."""
+    if model.is_on_gpu:
+        return NoCoreLock()
+    return shared_core_lock(max(model.thread_count, config.threads_batch))
 
 
-def count_helpers(config: ModelConfig) -> Callable[[], int]:
-    """Return what finds for how many sampling threads the model leaves a core each."""
-
-    def count() -> int:
-        from outrider.engine.llama_library import offloads
-
-        cores = threads = available_threads()
-        if config.n_gpu_layers != 0 and offloads():
-            threads = 1  # the engine's own
-        elif config.threads:
-            threads = config.threads
-        return min(_MOST_HELPERS, max(0, cores - max(threads, config.threads_batch)))
-
-    return count
+def count_helpers(config: ModelConfig, model: ModelDescription) -> int:
+    """Return for how many sampling threads the model leaves a core each."""
+    threads = 1 if model.is_on_gpu else max(model.thread_count, config.threads_batch)
+    return min(_MOST_HELPERS, max(0, available_threads() - threads))
 
 
 async def _load(host: EngineHost, server: Server) -> Loaded | None:
@@ -234,22 +218,21 @@ def make_host(
     config: ModelConfig,
     options: HostOptions,
     load: Callable[[], Model] | None,
-    rows: Sequence[int],
     draft: ModelConfig | None = None,
     same_vocabulary: bool = False,
 ) -> EngineHost:
     """Return an engine for the configured model, or for what `load` makes instead of it.
 
-    `rows` are those of the decodes in which it writes. `draft` is what drafts in its thread; with
-    `same_vocabulary` not if its ids are others.
+    `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others.
     """
     load_draft = own_draft_loader(draft, same_vocabulary) if draft is not None else None
+    find = partial(find_core_lock, config)
     if load is not None:
-        return EngineHost(load, options, find_core_lock(config), load_draft=load_draft)
-    options = replace(options, count_helpers=count_helpers(config))
+        return EngineHost(load, options, find, load_draft=load_draft)
+    options = replace(options, count_helpers=partial(count_helpers, config))
     kept = kept_measurements(config, options.numerics)
-    load = load_llama(config, rows, [draft.model] if draft is not None else [])
-    return EngineHost(load, options, find_core_lock(config), kept, load_draft)
+    load = load_llama(config, True, [draft] if draft is not None else [])
+    return EngineHost(load, options, find, kept, load_draft)
 
 
 def own_draft_loader(
@@ -274,6 +257,7 @@ def own_draft_loader(
             draft.close()
             return None
         draft.pad_multiple = 1
+        use_quickest(draft, token_seconds(draft, time.perf_counter))
         open_quickly(
             draft, time.perf_counter, draft_layouts(draft.describe().layouts, config.sessions)
         )
@@ -309,6 +293,7 @@ def _preparation(model: Model, prepared: Prepared) -> dict[str, object]:
         "numerics": prepared.numerics.value,
         "padding": model.pad_multiple,
         "layout": prepared.layout,
+        **({"threads_chosen": prepared.threads} if prepared.threads else {}),
         "plain_ms": _milliseconds(asdict(prepared.plain)),
         "decode_ms": _milliseconds({each.rows: each.seconds for each in prepared.costs}),
         "prompt_beside": _promises(model, prepared),

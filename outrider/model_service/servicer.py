@@ -307,6 +307,7 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         rollback_capability=_CAPABILITIES[model.rollback],
         snapshot_token_count=model.snapshot_count,
         thread_count=model.thread_count,
+        thread_choice=loaded.prepared.threads,
         system_info=model.system_info,
         cpu_kernels=model.kernels,
         round_draft_token_limit=MAX_DRAFT,

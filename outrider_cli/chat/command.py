@@ -10,7 +10,6 @@ import typer
 from outrider.model_service.config import ModelOptions
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.generate.command import (
-    DRAFT_SESSION,
     ONE_SESSION,
     Acceptance,
     Count,
@@ -60,7 +59,7 @@ def chat(
     drafting: Annotated[DraftingOptions, Prefix(panel=_SPECULATION)] = DraftingOptions(),
     acceptance: Acceptance = None,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
-    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = ONE_SESSION,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
 ) -> None:
     """Chat with a model; /help in it lists its commands.

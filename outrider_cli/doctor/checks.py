@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outrider.engine.cuda_driver import driver_advice
+from outrider.engine.thread_choice import thread_choices
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_profile
 
@@ -395,40 +396,39 @@ def judge_threads(
     available: int,
     physical: int = 0,
     on_gpu: Sequence[str] = (),
+    has_draft_beside: bool = False,
 ) -> list[Finding]:
     """Return whether the roles' threads fit on the cores that this process may use.
 
-    0 threads are as many as are available; `physical` cores have them, 0 where that is not known.
-    Roles that compute `on_gpu` take no core from others.
+    0 threads are those of `thread_choices`; `physical` cores have what is available, 0 where that
+    is not known. Roles that compute `on_gpu` take no core from others, and with `has_draft_beside`
+    a draft is kept off the GPU and leaves them some.
     """
     limit = f"{_plural(affinity, 'core')} in the affinity mask"
     if available < affinity:
         limit += f", {available} by the cgroup's quota"
-    findings = []
+    findings, words, computing = [], [], list[int]()
     for role, count in wanted:
+        is_beside = has_draft_beside and role == "draft"
+        choices = (count,) if count else thread_choices(available, role in on_gpu, is_beside)
+        if role not in on_gpu:
+            computing.append(choices[0])
+        shown = " or ".join(map(str, choices)) + ", whichever is quickest" * (len(choices) > 1)
+        words.append(f"{role} {shown}{' beside the GPU' * (role in on_gpu)}")
         if count > available:
             flag = "--draft-threads" if role == "draft" else "--threads"
             message = f"{role}: {_plural(count, 'thread')}, but only {limit}"
-            findings.append(
-                Finding(
-                    "threads", Severity.PROBLEM, message, f"{flag} {available}, or leave it out"
-                )
-            )
-        elif 0 < physical < (count or available):
+            remedy = f"{flag} {available}, or leave it out"
+            findings.append(Finding("threads", Severity.PROBLEM, message, remedy))
+        elif 0 < physical < choices[-1]:
             flag = "--draft-threads" if role == "draft" else "--threads"
-            message = f"{role}: {count or available} threads on {_plural(physical, 'core')}"
+            message = f"{role}: {choices[-1]} threads on {_plural(physical, 'core')}"
             message += " with two hardware threads each, which seldom help"
             findings.append(Finding("threads", Severity.NOTE, message, f"try {flag} {physical}"))
-    words = ", ".join(
-        f"{role} {count or available}{' beside the GPU' * (role in on_gpu)}"
-        for role, count in wanted
-    )
-    computing = [count or available for role, count in wanted if role not in on_gpu]
-    if sum(computing) > available and len(computing) > 1:
-        words += f", who take turns on {_plural(available, 'core')}"
     if not findings:
-        words = f"{words}; " if words else ""
-        findings.append(Finding("threads", Severity.OK, f"{words}{limit}"))
+        turns = sum(computing) > available and len(computing) > 1
+        said = ", ".join(words) + f", who take turns on {_plural(available, 'core')}" * turns
+        findings.append(Finding("threads", Severity.OK, "; ".join(filter(None, (said, limit)))))
     return findings
 
 

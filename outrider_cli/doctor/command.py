@@ -23,7 +23,7 @@ import typer
 from outrider.model_service.config import ModelOptions
 from outrider_cli.options import ClientOptions, Prefix, spread
 from outrider_cli.services.commands import DRAFT_ADDRESS, ORCHESTRATOR_ADDRESS, TARGET_ADDRESS
-from outrider_cli.services.pair import BESIDE_THE_TARGET, BUNDLED_DRAFT, BUNDLED_TARGET
+from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from outrider_cli.services.pair import DraftModel as DraftModelOption
 from outrider_cli.services.pair import TargetModel as TargetModelOption
 
@@ -87,7 +87,7 @@ def doctor(
         ),
     ] = False,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ModelOptions(),
-    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = BESIDE_THE_TARGET,
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = ModelOptions(),
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
 ) -> None:
     """Look for what would go wrong, here and at running services, and say how to mend it.
@@ -164,7 +164,7 @@ def _look_here(hosted: Sequence[PlannedModel]) -> list[Finding]:
     from outrider.memory import available_memory
     from outrider_cli.doctor import checks
 
-    configs = {one.role: one.options.config(one.path) for one in hosted}
+    configs = {one.role: one.options.config(one.path, one.role == "draft") for one in hosted}
     library = _library(hosted)
     files = [_file(one) for one in hosted]
     tried = _try_llama(library, hosted, files, configs)
@@ -319,7 +319,8 @@ def _trials(sizes: dict[str, int], configs: dict[str, ModelConfig]) -> list[dict
         for role, size in _small(sizes).items()
     ]
     if BUNDLED_DRAFT.is_file():
-        trials.append({"role": "", "values": {"model": str(BUNDLED_DRAFT), "threads": 1}})
+        values = {"model": str(BUNDLED_DRAFT), "is_draft": True, "threads": 1}
+        trials.append({"role": "", "values": values})
     return trials
 
 
@@ -436,8 +437,10 @@ def _sharing(hosted: Sequence[PlannedModel], tried: Probed) -> list[Finding]:
     uses_openmp = not system_info or "OPENMP = 1" in system_info
     offloads = tried.trial is not None and tried.trial.offloads
     on_gpu = [one.role for one in hosted if offloads and one.options.n_gpu_layers != 0]
+    has_draft_beside = offloads and "draft" not in on_gpu
+    cores = affinity, available_threads(), physical_cores()
     return [
-        *judge_threads(wanted, affinity, available_threads(), physical_cores(), on_gpu),
+        *judge_threads(wanted, *cores, on_gpu, has_draft_beside),
         *judge_openmp(os.environ, len(hosted), uses_openmp),
     ]
 

@@ -101,6 +101,7 @@ def _describe(model: common.GetModelResponse) -> str:
     )
     said = f"{model.model_name}, numerics {shown}"
     said += show_kernels(model.cpu_kernels) + show_layout(model.cache_layout)
+    said += f", {model.thread_choice}" if model.thread_choice else ""
     return f"{said}, memory {memory}" if memory else said
 
 

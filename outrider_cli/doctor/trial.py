@@ -19,7 +19,6 @@ import numpy as np
 
 from outrider import handshake
 from outrider.engine.calibrate import decode_costs, exact_padding, history, rejection_cost
-from outrider.engine.kernel_trial import DRAFT_ROWS, TARGET_ROWS
 from outrider.engine.model import Chunk, Model, Numerics, Rollback
 from outrider.engine.profile import choose, plain_costs
 from outrider.engine.translating import needed_translation
@@ -121,8 +120,7 @@ def _tell_kernels(trials: Sequence[dict[str, Any]]) -> None:
 
     _begin(TrialStep.KERNELS)
     config, *others = [_config(trial["values"]) for trial in trials]
-    rows = TARGET_ROWS if trials[0]["role"] == "target" else DRAFT_ROWS
-    choose_kernels(config, rows, [each.model for each in others])
+    choose_kernels(config, others)
     _print(kernels=kernels_in_use())
 
 

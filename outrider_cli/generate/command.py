@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +13,6 @@ from outrider.model_service.config import ModelOptions
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import ClientOptions, Prefix, SamplingOptions, spread
 from outrider_cli.services.pair import (
-    BESIDE_THE_TARGET,
     DraftModel,
     TargetModel,
     choose_draft,
@@ -26,7 +24,6 @@ from outrider_cli.services.pair import (
 DEFAULT_PROMPT = "def read_config(path):"
 
 ONE_SESSION = ModelOptions(sessions=1)
-DRAFT_SESSION = replace(BESIDE_THE_TARGET, sessions=1)
 
 _SAMPLING, _SPECULATION = "Sampling", "Speculation"
 
@@ -136,7 +133,7 @@ def generate(
     rows: Rows = None,
     rollback: Rollback = None,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
-    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = ONE_SESSION,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
 ) -> None:
     """Generate text: exactly the target's, sooner.

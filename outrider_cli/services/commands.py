@@ -128,7 +128,7 @@ def target(
         same_vocabulary=same_vocabulary,
         server=server.config(listen),
         model=engine.config(model),
-        draft=own.config(draft_model) if draft_model is not None else None,
+        draft=own.config(draft_model, is_draft=True) if draft_model is not None else None,
     )
     serve("target", config, run)
 
@@ -156,7 +156,7 @@ def draft(
         listen = "" if join else DRAFT_ADDRESS
     config = DraftConfig(
         server=server.config(listen),
-        model=engine.config(model) if model is not None else None,
+        model=engine.config(model, is_draft=True) if model is not None else None,
         drafters=read_names(drafters),
         alias=engine.alias,
         nice=engine.nice,

@@ -25,8 +25,9 @@ BUNDLED = ROOT / "models" if (ROOT / "models" / _TARGET).is_file() else _IN_A_WH
 BUNDLED_TARGET = BUNDLED / _TARGET
 BUNDLED_DRAFT = BUNDLED / "stdlib-draft-q8_0.gguf"
 
-# All threads: the two take turns. Only what is neither of them goes before the draft.
-BESIDE_THE_TARGET = ModelOptions(nice=19)
+_GIVES_WAY = 19
+"""Nice value of a draft on its target's cores, where both take turns: only what is neither of them
+goes before it (docs/decisions/0008)."""
 
 _ENGINE_FLAGS = {word + flag for flag in flags(ModelOptions) for word in ("", "draft-")}
 
@@ -56,10 +57,16 @@ def choose_draft(model: Path | None, draft_model: Path | None) -> Path | None:
 
 
 def host_draft(model: Path, options: ModelOptions, of_target: ModelOptions) -> HostedModel:
-    """Return the draft to host; it takes the target's context unless it has its own."""
+    """Return the draft to host; it takes the target's context unless it has its own.
+
+    It gives way to the target, but not to one on a GPU that it is kept off: that leaves it cores.
+    """
     from outrider_cli.services.local import HostedModel
 
-    return HostedModel(model, replace(options, context=options.context or of_target.context))
+    leaves_gpu = options.n_gpu_layers == 0 != of_target.n_gpu_layers
+    nice = options.nice if options.nice >= 0 else 0 if leaves_gpu else _GIVES_WAY
+    context = options.context or of_target.context
+    return HostedModel(model, replace(options, context=context, nice=nice))
 
 
 def plan_pair(

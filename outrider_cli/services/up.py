@@ -33,7 +33,6 @@ from outrider_cli.services.commands import (
     read_template,
 )
 from outrider_cli.services.pair import (
-    BESIDE_THE_TARGET,
     DraftModel,
     TargetModel,
     choose_draft,
@@ -84,7 +83,7 @@ def up(
         False
     ),
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ModelOptions(),
-    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = BESIDE_THE_TARGET,
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = ModelOptions(),
     server: Annotated[ServerOptions, Prefix(panel="Orchestrator")] = ServerOptions(),
 ) -> None:
     """Run target, draft and orchestrator here until Ctrl-C.

@@ -23,7 +23,7 @@ from outrider.model_service.run import load_llama
 logs.start_logging()
 config = ModelConfig(model=Path(sys.argv[1]), n_gpu_layers=int(sys.argv[2]))
 try:
-    load_llama(config, rows=(1,))()
+    load_llama(config, chooses_kernels=True)()
 except InvalidConfig as error:
     sys.exit(str(error))
 """

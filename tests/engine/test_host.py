@@ -968,7 +968,7 @@ class Refusing:
 
 def test_what_comes_while_others_decode_joins_the_next_decode() -> None:
     model, turns = toy(), Refusing(300)
-    host = EngineHost(lambda: model, HostOptions(numerics=Numerics.EXACT), lambda: turns)
+    host = EngineHost(lambda: model, HostOptions(numerics=Numerics.EXACT), lambda _: turns)
     assert host.start().result(PATIENCE).core_lock is turns
     model.decodes.clear()
     first = host.submit(A, rows_of(TEXT))

@@ -35,6 +35,7 @@ MEASURED = MeasuredModel(
     is_disturbed=False,
     layouts=[LayoutSeconds(each, [0.1, 0.2]) for each in ALL_LAYOUTS],
     chosen_costs=[Point(1, 0.01, 1e-5)],
+    token_seconds={2: 0.02, 6: 0.01},
 )
 
 
@@ -67,7 +68,7 @@ def test_what_is_kept_is_found(model: ModelDescription, cache: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        *({name: 7} for name in ("context", "sequence_count", "batch_rows", "thread_count")),
+        *({name: 7} for name in ("context", "sequence_count", "batch_rows")),
         {"identity": bytes(32)},
         {"system_info": "another build"},
     ],
@@ -122,6 +123,7 @@ RECORD = {
     "disturbed": False,
     "layouts": [[False, True, [0.2, 0.3]], [True, True, [0.2, 0.3]]],
     "chosen_costs": [],
+    "token_seconds": [[2, 0.02]],
     "day": "2026-01-02",
 }
 
@@ -154,6 +156,10 @@ RECORD = {
                 {"layouts": [[False, True, []]]},
                 {"layouts": [[False, True, [0.2]], [True, True, [0.2, 0.3]]]},
                 {"layouts": [[False, True]]},
+                {"token_seconds": [[2, 0.0]]},
+                {"token_seconds": [[2, float("nan")]]},
+                {"token_seconds": [2]},
+                {"token_seconds": [["two", 0.1]]},
                 {"day": 5},
                 {"disturbed": 1},
             )
@@ -203,7 +209,7 @@ def start(
     Returns what it ran with at first, what it measured then, and the padding at the end.
     """
     toy, later = ToyModel(step_seconds=step), queue.SimpleQueue[Prepared]()
-    host = EngineHost(lambda: toy, options(numerics), Cores, kept)
+    host = EngineHost(lambda: toy, options(numerics), lambda _: Cores(), kept)
     host.on_prepared = later.put
     first = host.start().result(20).prepared
     due = waits and kept is not None and (first.measured == SOON or is_disturbed(kept, toy))
@@ -315,6 +321,38 @@ def test_the_fastest_layout_is_measured_once_and_opened_at_every_later_start(
     assert toy.layout == SlowOutside.fastest
 
 
+class Threaded(ToyModel):
+    """A toy that is quickest with four threads."""
+
+    def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        time.sleep(0.0005 if self.thread_count == 4 else 0.002)
+        return super().decode(chunks)
+
+
+def test_the_threads_are_chosen_once_and_kept_for_every_later_start(
+    busy_share: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy_share(6.0)  # of one thread's time, as it has more
+    toy, later = Threaded(thread_choices=(6, 4, 2)), queue.SimpleQueue[Prepared]()
+    host = EngineHost(lambda: toy, options(Numerics.NATIVE), lambda _: Cores(), store())
+    host.on_prepared = later.put
+    first = host.start().result(20).prepared
+    measured = later.get(timeout=20)
+    host.stop()
+    assert first.threads == measured.threads and first.threads.startswith("4 threads: ")
+    assert toy.thread_count == 4
+
+    def measured_again(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("outrider.engine.preparation.token_seconds", measured_again)
+    toy = Threaded(thread_choices=(6, 4, 2))
+    host = EngineHost(lambda: toy, options(Numerics.NATIVE), lambda _: Cores(), store())
+    assert host.start().result(20).prepared.threads == first.threads
+    host.stop()
+    assert toy.thread_count == 4
+
+
 def _one_token(lease: Lease) -> Generator[Step, list[Row], int]:
     return len((yield Step([1, 2, 3], 1)))
 
@@ -325,7 +363,9 @@ def test_exact_bits_and_measurements_beside_other_work_leave_the_first_layout(
 ) -> None:
     busy_share(share)
     toy = SlowOutside(layouts=ALL_LAYOUTS, wobble=1e-3 if share < 1.0 else 0.0)
-    host = EngineHost(lambda: toy, options(Numerics.EXACT if share == 1.0 else None), Cores)
+    host = EngineHost(
+        lambda: toy, options(Numerics.EXACT if share == 1.0 else None), lambda _: Cores()
+    )
     assert host.start().result(20).prepared.layout == "streams"
     host.stop()
     assert toy.layout == Layout()
@@ -420,7 +460,7 @@ def test_a_slow_first_look_still_looks_at_every_row_count() -> None:
 
 def test_measuring_gives_way_to_other_processes(busy_share: Callable[[float], None]) -> None:
     toy, later = ToyModel(step_seconds=0.02), queue.SimpleQueue[Prepared]()
-    host = EngineHost(lambda: toy, options(None), Cores, store())
+    host = EngineHost(lambda: toy, options(None), lambda _: Cores(), store())
     host.on_prepared = later.put
     busy_share(0.2)
     host.start().result(20)
@@ -455,7 +495,7 @@ def test_a_try_to_measure_beside_others_keeps_what_sessions_hold_and_is_repeated
     busy_share(0.2)
     monkeypatch.setattr("outrider.engine.preparation._LOOK_SECONDS", 0.01)
     toy = ToyModel(sequence_count=session_count, step_seconds=0.001)
-    host = EngineHost(lambda: toy, options(None), Seen, store())
+    host = EngineHost(lambda: toy, options(None), lambda _: Seen(), store())
     host.start().result(20)
     assert host.submit(bytes(16), _one_token).future.result(20) == 1
     tries.clear()
@@ -473,7 +513,7 @@ def test_where_a_gpu_decodes_an_idle_processor_says_nothing(
 ) -> None:
     busy_share(0.01)
     toy, later = ToyModel(), queue.SimpleQueue[Prepared]()
-    host = EngineHost(lambda: toy, options(None), NoCoreLock, store())
+    host = EngineHost(lambda: toy, options(None), measurements=store())
     host.on_prepared = later.put
     host.start().result(20)
     assert later.get(timeout=30).measured == "now"

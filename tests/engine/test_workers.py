@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from outrider.engine import llama_library
 from outrider.engine import workers as workers_module
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
@@ -246,7 +246,7 @@ class Gate:
 @contextmanager
 def running(model: ToyModel, helpers: int) -> Iterator[EngineHost]:
     options = HostOptions(
-        numerics=Numerics.EXACT, room_seconds=PATIENCE, count_helpers=lambda: helpers
+        numerics=Numerics.EXACT, room_seconds=PATIENCE, count_helpers=lambda _: helpers
     )
     host = EngineHost(lambda: model, options)
     host.start().result(PATIENCE)
@@ -449,26 +449,26 @@ def test_the_time_of_a_work_counts_as_sampling(helpers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "config", "has_gpu", "helpers"),
+    ("cores", "threads", "of_batches", "is_on_gpu", "helpers"),
     [
-        (2, {}, False, 0),
-        (2, {"threads": 2}, False, 0),
-        (2, {"threads": 1}, False, 1),
-        (2, {"threads": 1, "threads_batch": 2}, False, 0),
-        (4, {"threads": 6}, False, 0),
-        (32, {"threads": 8}, False, 4),  # no more, however many are left
-        (4, {}, True, 3),  # a GPU leaves all but the engine's own
-        (4, {"n_gpu_layers": 0}, True, 0),
-        (1, {}, True, 0),
+        (2, 2, 0, False, 0),
+        (2, 1, 0, False, 1),
+        (2, 1, 2, False, 0),
+        (4, 6, 0, False, 0),
+        (32, 8, 0, False, 4),  # no more, however many are left
+        (4, 4, 0, True, 3),  # a GPU leaves all but the engine's own
+        (1, 1, 0, True, 0),
     ],
 )
 def test_there_are_no_more_threads_than_the_model_leaves_cores(
     monkeypatch: pytest.MonkeyPatch,
     cores: int,
-    config: dict[str, int],
-    has_gpu: bool,
+    threads: int,
+    of_batches: int,
+    is_on_gpu: bool,
     helpers: int,
 ) -> None:
     monkeypatch.setattr(run_module, "available_threads", lambda: cores)
-    monkeypatch.setattr(llama_library, "offloads", lambda: has_gpu)
-    assert count_helpers(ModelConfig(model=Path("model.gguf"), **config))() == helpers  # type: ignore[arg-type]
+    config = ModelConfig(model=Path("model.gguf"), threads_batch=of_batches)
+    described = replace(ToyModel().describe(), thread_count=threads, is_on_gpu=is_on_gpu)
+    assert count_helpers(config, described) == helpers

@@ -581,10 +581,13 @@ MISTAKES = (
     ),
     Mistake(
         "what was measured with other threads is believed",
-        "outrider/engine/measurements.py",
-        ", model.thread_count)",
-        ")",
-        ("tests/engine/test_measurements.py::test_another_model_or_build_is_measured_anew",),
+        "outrider/model_service/run.py",
+        'alias="", threads=threads)',
+        'alias="", threads=0)',
+        (
+            "tests/engine/test_measurements.py"
+            "::test_every_option_of_the_engine_is_part_of_the_conditions",
+        ),
     ),
     # --- grammars ---
     Mistake(

@@ -110,6 +110,7 @@ class ToyModel:
     repeats_cells: bool = True  # False: as of a state whose form is not known
     lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
     layouts: tuple[Layout, ...] = (Layout(),)
+    thread_choices: tuple[int, ...] = ()
     branch_count: int = MAX_LEAVES - 1  # sequences of a pool for leaves of trees
 
     wobble: float = 0.0  # relative change of the logits per row of the decode: numerics `native`
@@ -127,6 +128,7 @@ class ToyModel:
         self._texts = _texts(self.vocabulary_size) | dict(self.changed_texts)
         self._cells: list[list[int]] = []
         self.layout = self.layouts[0]
+        self.thread_count = max(self.thread_choices, default=1)
         self.open(self.layout)
         self._rows = np.empty((0, self.vocabulary_size), np.float32)
         self._copied = False  # since the last decode, as llama.cpp copies only then
@@ -161,7 +163,8 @@ class ToyModel:
             vocabulary=self._describe_vocabulary(),
             rollback=self.rollback,
             can_exchange=self.can_exchange and not self.layout.is_pool,
-            thread_count=1,
+            thread_count=self.thread_count,
+            thread_choices=self.thread_choices,
             system_info="toy | LLAMAFILE = 1 |",
             layouts=self.layouts,
             layout=self.layout,
@@ -178,6 +181,11 @@ class ToyModel:
         self._cells = [[] for _ in range(self._session_count + branches)]
         memory, count = _StateMemory(self._cells), len(self._cells)
         self._memory = RollbackMemory(memory, self.rollback, count)
+
+    def use_threads(self, count: int) -> None:
+        """Say from now on that so many threads compute it."""
+        _require(count in self.thread_choices, f"{count} threads are not offered")
+        self.thread_count = count
 
     def token_texts(self) -> list[bytes]:
         """Return the bytes each token adds to a text; control tokens add none."""

@@ -23,7 +23,6 @@ from outrider_cli.options import (
     arguments,
     spread,
 )
-from outrider_cli.services.pair import BESIDE_THE_TARGET
 
 Group = ModelOptions | ServerOptions | HttpOptions | ClientOptions | SharingOptions
 
@@ -142,8 +141,8 @@ def test_the_words_of_all_fields_give_all_back(kind: type):
 
 
 def test_words_are_against_the_defaults_of_the_group_and_not_of_a_command():
-    assert arguments(BESIDE_THE_TARGET) == ["--nice=19"]
-    assert arguments(replace(BESIDE_THE_TARGET, nice=0)) == []
+    assert arguments(ModelOptions(nice=19)) == ["--nice=19"]
+    assert arguments(ModelOptions(nice=-1)) == []
 
 
 @pytest.mark.parametrize(("role", "kind"), [("target", ModelOptions), ("draft", ServerOptions)])
@@ -177,7 +176,7 @@ def test_two_groups_of_one_kind_do_not_mix():
     def command(
         name: str,
         ours: ModelOptions = ModelOptions(sessions=1),
-        theirs: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = BESIDE_THE_TARGET,
+        theirs: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = ModelOptions(nice=5),
     ) -> None:
         got.append((name, ours, theirs))
 
@@ -189,7 +188,7 @@ def test_two_groups_of_one_kind_do_not_mix():
         (
             "n",
             ModelOptions(sessions=1, context=5, mlock=True),
-            replace(BESIDE_THE_TARGET, context=6, mmap=False, nice=1),
+            ModelOptions(context=6, mmap=False, nice=1),
         )
     ]
 

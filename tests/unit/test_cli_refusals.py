@@ -52,7 +52,7 @@ OUT_OF_RANGE = [
     (["chat", "--model", "/no/such.gguf"], "model: there is no file /no/such.gguf"),
     (["status", "--orchestrator", "127.0.0.1:1"], "no orchestrator answers at 127.0.0.1:1"),
     (["target", "--model", "m.gguf", "--sessions", "0"], "sessions: must be in [1, 256], not 0"),
-    (["draft", "--model", "m.gguf", "--nice", "20"], "nice: must be in [0, 19], not 20"),
+    (["draft", "--model", "m.gguf", "--nice", "20"], "nice: must be in [-1, 19], not 20"),
     (["orchestrator", "--target", "nowhere"], "target: must be HOST:PORT, not 'nowhere'"),
     (["orchestrator", "--n-draft", "65"], "n_draft: must be in [0, 64], not 65"),
 ]

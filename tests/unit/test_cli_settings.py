@@ -108,7 +108,7 @@ def test_a_section_and_an_own_variable_are_for_one_command(
     write("batch = 100\n[target]\nbatch = 200\n")
     monkeypatch.setenv("OUTRIDER_TARGET_NICE", "7")
     assert show("target", "batch")[0] == 200 and show("draft", "batch")[0] == 100
-    assert show("target", "nice")[0] == 7 and show("draft", "nice")[0] == 0
+    assert show("target", "nice")[0] == 7 and show("draft", "nice")[0] == -1
 
 
 def test_a_commands_own_variable_is_the_prefixed_option_of_another(

@@ -46,6 +46,13 @@ def test_the_status_shows_what_is_ready_and_what_is_wrong() -> None:
     ]
 
 
+def test_the_threads_that_were_chosen_are_shown_with_why() -> None:
+    chosen = replace(MODEL, thread_choice="14 threads: 147 tokens/s, 87 with 8, 44 with 4")
+    peer = replace(DRAFT, model=chosen)
+    line = shown(replace(STATUS, peers=(peer,)), width=120)[1]
+    assert "0.4 ms away, 14 threads: 147 tokens/s, 87 with 8, 44 with 4" in line
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_lines_fit_a_terminal_and_no_word_is_broken(width: int) -> None:
     status = replace(STATUS, refused_drafts=(SENT_AWAY,), text_sources=("suffix", "copy", "ngram"))

@@ -368,6 +368,20 @@ def test_threads_that_do_not_fit_at_once_take_turns():
     assert apart.startswith("target 4 beside the GPU, draft 4; 4 cores")
 
 
+def test_a_target_on_a_gpu_has_one_thread_and_a_draft_beside_it_some_of_the_cores() -> None:
+    pair = [("target", 0), ("draft", 0)]
+    there = only(judge_threads(pair, 16, 16, on_gpu=["target"], has_draft_beside=True)).message
+    expected = "target 1 beside the GPU, draft 14 or 8 or 4, whichever is quickest; 16 cores"
+    assert there.startswith(expected)
+    asked = [("target", 0), ("draft", 6)]
+    there = only(judge_threads(asked, 16, 16, on_gpu=["target"], has_draft_beside=True)).message
+    assert there.startswith("target 1 beside the GPU, draft 6; 16 cores")
+    both = only(judge_threads(pair, 16, 16, on_gpu=["target", "draft"])).message
+    assert both.startswith("target 1 beside the GPU, draft 1 beside the GPU; 16 cores")
+    # Those are fewer than the physical cores, however many hardware threads there are.
+    assert levels(judge_threads(pair, 16, 16, 8, ["target"], has_draft_beside=True)) == [OK]
+
+
 def test_too_many_threads_are_told_with_the_numbers_and_the_flag():
     finding = only(judge_threads([("draft", 8)], 16, 2))
     assert finding.message == (

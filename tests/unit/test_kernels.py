@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider.engine import kernel_trial
+from outrider.engine import kernel_trial, llama_library
 from outrider.engine.kernel_trial import (
     DRAFT_ROWS,
     TARGET_ROWS,
@@ -22,6 +22,8 @@ from outrider.engine.kernel_trial import (
     request_seconds,
 )
 from outrider.engine.kernels import plugins
+from outrider.model_service import run
+from outrider.model_service.config import ModelConfig
 from tests.support.processes import DRAFT, TARGET
 
 PLUGINS = ["sapphirerapids", "zen4", "haswell"]
@@ -162,6 +164,44 @@ def test_a_damaged_record_is_found_out(children: Children, content: bytes, tmp_p
     record.write_bytes(content)
     assert chosen() == expected
     assert children.count == 4
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "layers", "of_draft", "tried"),
+    [
+        (False, -1, -1, ([TARGET, DRAFT], TARGET_ROWS)),
+        (True, -1, -1, None),
+        (True, -1, 0, ([DRAFT], DRAFT_ROWS)),  # in the process of a target on a GPU
+        (True, 0, 0, ([TARGET, DRAFT], TARGET_ROWS)),
+        (True, 0, -1, ([TARGET], TARGET_ROWS)),
+    ],
+)
+def test_kernels_are_chosen_for_what_the_cpu_computes(
+    monkeypatch: pytest.MonkeyPatch,
+    has_gpu: bool,
+    layers: int,
+    of_draft: int,
+    tried: tuple[list[Path], tuple[int, ...]] | None,
+) -> None:
+    asked = []
+
+    def choose(files: list[Path], rows: tuple[int, ...], *_: object) -> None:
+        asked.append((files, rows))
+
+    monkeypatch.setattr(run, "choose", choose)
+    monkeypatch.setattr(llama_library, "offloads", lambda: has_gpu)
+    target = ModelConfig(model=TARGET, n_gpu_layers=layers)
+    draft = ModelConfig(model=DRAFT, n_gpu_layers=of_draft, is_draft=True)
+    run.choose_kernels(target, [draft])
+    assert asked == ([tried] if tried else [])
+
+
+def test_a_draft_kept_off_the_gpu_has_its_kernels_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(run, "choose", lambda files, rows, *_: asked.append((files, rows)))
+    monkeypatch.setattr(llama_library, "offloads", lambda: True)
+    run.choose_kernels(ModelConfig(model=DRAFT, n_gpu_layers=0, is_draft=True))
+    assert asked == [([DRAFT], DRAFT_ROWS)]
 
 
 @pytest.mark.parametrize("names", [[], ["zen4", "haswell"], ["sapphirerapids"]])

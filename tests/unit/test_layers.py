@@ -76,6 +76,7 @@ PURE = (
     "outrider.engine.batching",
     "outrider.engine.branches",
     "outrider.engine.profile",
+    "outrider.engine.thread_choice",
     "outrider.engine.reading",
     "orchestrator.admission",
     "orchestrator.refused_drafts",

@@ -91,9 +91,9 @@ def test_a_long_detail_is_wrapped_at_words(plain: None) -> None:
 
 def test_fields_that_do_not_fit_have_a_line_of_their_own(plain: None) -> None:
     file = "/srv/models/a-model-with-a-name-of-some-length.gguf"
-    assert on_a_terminal("starting", file=file, threads=2) == [
+    assert on_a_terminal("starting", file=file, outrider="0.1") == [
         "[info     ] starting",
-        f"                     file={file} threads=2",
+        f"                     file={file} outrider=0.1",
     ]
 
 

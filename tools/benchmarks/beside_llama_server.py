@@ -62,7 +62,7 @@ from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.options import arguments
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
-from outrider_cli.services.pair import BESIDE_THE_TARGET
+from outrider_cli.services.pair import host_draft
 
 _SEED = 1
 _SLACK_TOKENS = 128  # of the context, for drafts that run past the end of a text
@@ -188,12 +188,11 @@ async def _running_outrider(
         sessions=max(usual.sessions, *(each.users for each in asked.rows)),
         n_gpu_layers=usual.n_gpu_layers if asked.gpu_layers is None else asked.gpu_layers,
     )
-    beside = replace(engine, nice=BESIDE_THE_TARGET.nice)
     here, there = _machines(asked)
     apart = asked.round_trip is not None
     plan = LocalPlan(
         target=HostedModel(asked.model, engine),
-        draft=None if apart else HostedModel(asked.draft_model, beside),
+        draft=None if apart else host_draft(asked.draft_model, engine, engine),
         orchestrator=(f"--http={ANY_PORT}", *(("--accept-drafts",) if apart else ())),
         commands={role: pinned(COMMAND, here, role) for role in ("target", "orchestrator")},
     )

@@ -20,11 +20,11 @@ from rich.table import Table
 from outrider.client import Finished, OutriderClient, Request, Statistics
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
-from outrider_cli.generate.command import DEFAULT_PROMPT, DRAFT_SESSION, ONE_SESSION
+from outrider_cli.generate.command import DEFAULT_PROMPT, ONE_SESSION
 from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
-from outrider_cli.services.pair import choose_draft, choose_target
+from outrider_cli.services.pair import choose_draft, choose_target, host_draft
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12)
 WARM_UP = 4
@@ -34,7 +34,9 @@ async def measure(options: argparse.Namespace) -> dict[int, list[Statistics]]:
     """Return the statistics of every turn by draft length."""
     plan = LocalPlan(
         target=HostedModel(choose_target(options.model), ONE_SESSION),
-        draft=HostedModel(choose_draft(options.model, options.draft_model), DRAFT_SESSION),
+        draft=host_draft(
+            choose_draft(options.model, options.draft_model), ONE_SESSION, ONE_SESSION
+        ),
     )
     progress = Progress()
     measured: dict[int, list[Statistics]] = {length: [] for length in LENGTHS}

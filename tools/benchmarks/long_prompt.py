@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from outrider.client import Delta, Finished, OutriderClient, Request
 from outrider.model_service.config import ModelOptions
 from outrider.sampling import GREEDY
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
-from outrider_cli.services.pair import BESIDE_THE_TARGET
+from outrider_cli.services.pair import host_draft
 
 _SHORT_PROMPT, _WARM_UP = 48, 48
 _FIRST_ID, _IDS, _STEP = 300, 20_000, 7919
@@ -68,7 +68,7 @@ async def main() -> None:
     target = HostedModel(arguments.model, ModelOptions(**sizes))
     draft = None
     if arguments.draft_model:
-        draft = HostedModel(arguments.draft_model, replace(BESIDE_THE_TARGET, **sizes))
+        draft = host_draft(arguments.draft_model, target.options, target.options)
     promised = Promised()
     async with (
         local_services(LocalPlan(target=target, draft=draft), promised) as services,

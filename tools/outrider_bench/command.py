@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outrider.model_service.config import ModelOptions
-from outrider_cli.generate.command import DRAFT_SESSION, ONE_SESSION
+from outrider_cli.generate.command import ONE_SESSION
 from outrider_cli.help import COMMON
 from outrider_cli.options import Prefix, spread
 from outrider_cli.services.pair import (
@@ -225,7 +225,7 @@ def bench(
     plots: Plots = None,
     verbose: Verbose = False,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
-    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = ONE_SESSION,
 ) -> None:
     """Measure what drafts gain on this machine, against the target alone.
 

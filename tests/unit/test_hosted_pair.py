@@ -1,0 +1,30 @@
+"""How a pair on one machine shares it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outrider.model_service.config import ModelOptions
+from outrider_cli.services.pair import host_draft
+
+
+@pytest.mark.parametrize(
+    ("of_target", "of_draft", "nice"),
+    [
+        ({}, {}, 19),
+        ({"n_gpu_layers": 0}, {}, 19),
+        ({"n_gpu_layers": 0}, {"n_gpu_layers": 0}, 19),  # they take turns on the cores
+        ({}, {"n_gpu_layers": 0}, 0),  # which a target on a GPU leaves to the draft
+        ({"n_gpu_layers": 20}, {"n_gpu_layers": 0}, 0),
+        ({}, {"n_gpu_layers": 0, "nice": 19}, 19),
+        ({}, {"nice": 3}, 3),
+        ({}, {"nice": 0}, 0),
+    ],
+)
+def test_a_draft_gives_way_to_who_computes_on_its_cores(
+    of_target: dict[str, int], of_draft: dict[str, int], nice: int
+) -> None:
+    hosted = host_draft(Path("m.gguf"), ModelOptions(**of_draft), ModelOptions(**of_target))
+    assert hosted.options.nice == nice
