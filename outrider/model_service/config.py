@@ -91,6 +91,10 @@ class ModelOptions:
     )
     """A target chooses (auto), a draft is native."""
 
+    def leaves_gpu_to(self, target: ModelOptions) -> bool:
+        """Return whether these options of a draft keep it off a GPU that may have the target."""
+        return self.n_gpu_layers == 0 != target.n_gpu_layers
+
     def config(self, model: Path, is_draft: bool = False) -> ModelConfig:
         """Return how to run this file. Raises InvalidConfig."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}

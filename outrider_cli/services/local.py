@@ -48,9 +48,14 @@ class LocalPlan:
 
     @property
     def own_draft_words(self) -> Sequence[str]:
-        """The option that lets the target draft, too: where both are here, with the same model."""
-        draft = self.draft
+        """The option that lets the target draft, too: where both are here, with the same model.
+
+        Not from the CPU in the process of a target on a GPU: there both would wait for each other.
+        """
+        draft, target = self.draft, self.target
         if not (self.own_draft and isinstance(draft, HostedModel)):
+            return ()
+        if isinstance(target, HostedModel) and draft.options.leaves_gpu_to(target.options):
             return ()
         words = [f"--draft{word[1:]}" for word in arguments(draft.options)]
         words += [word for word in self.orchestrator if word == "--same-vocabulary"]

@@ -63,8 +63,8 @@ def host_draft(model: Path, options: ModelOptions, of_target: ModelOptions) -> H
     """
     from outrider_cli.services.local import HostedModel
 
-    leaves_gpu = options.n_gpu_layers == 0 != of_target.n_gpu_layers
-    nice = options.nice if options.nice >= 0 else 0 if leaves_gpu else _GIVES_WAY
+    usual = 0 if options.leaves_gpu_to(of_target) else _GIVES_WAY
+    nice = options.nice if options.nice >= 0 else usual
     context = options.context or of_target.context
     return HostedModel(model, replace(options, context=context, nice=nice))
 

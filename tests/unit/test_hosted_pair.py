@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider.model_service.config import ModelOptions
+from outrider_cli.services.local import HostedModel, LocalPlan
 from outrider_cli.services.pair import host_draft
 
 
@@ -28,3 +29,13 @@ def test_a_draft_gives_way_to_who_computes_on_its_cores(
 ) -> None:
     hosted = host_draft(Path("m.gguf"), ModelOptions(**of_draft), ModelOptions(**of_target))
     assert hosted.options.nice == nice
+
+
+@pytest.mark.parametrize(("draft_layers", "is_in_process"), [(-1, True), (0, False)])
+def test_no_target_on_a_gpu_waits_for_a_draft_on_the_cpu(
+    draft_layers: int, is_in_process: bool
+) -> None:
+    target, draft = ModelOptions(), ModelOptions(n_gpu_layers=draft_layers)
+    hosted = host_draft(Path("d.gguf"), draft, target)
+    plan = LocalPlan(target=HostedModel(Path("t.gguf"), target), draft=hosted)
+    assert ("--draft-model=d.gguf" in plan.own_draft_words) == is_in_process
