@@ -163,7 +163,7 @@ class Asking:
         """
         chances = local.chances[: local.count]
         continue_count = 0 if self._control.waits_for_lines(chances) else self._continue_count(0)
-        line = local.line.first(local.count)
+        line = local.line if continue_count else local.line.first(local.count)
         asked = self._ask(length, line, self._target.prefix(self._committed), chances=local.chances)
         asked.is_waited_for = is_waited_for
         asked.draft_end = DraftEnd.ENOUGH
@@ -171,7 +171,12 @@ class Asking:
             asked.draft_end = DraftEnd.END_OF_TEXT
         if continue_count:
             own = self._control.own_draft
-            asked.round = replace(asked.round, continue_count=continue_count, own_draft=own)
+            asked.round = replace(
+                asked.round,
+                continue_count=continue_count,
+                decode_limit=local.count,
+                own_draft=own,
+            )
         branch(asked, self._control, self._remote, self._local)
 
     def _follow(self, now: float) -> None:
@@ -189,7 +194,7 @@ class Asking:
         limit = choice.count
         line = self._draft.line.line_after(length).first(cap if limit else 0)
         if better := self._better(local, choice):
-            line, limit = better.line.first(better.count), better.count
+            line, limit = better.line, better.count
         continue_count = self._continue_count(0 if better else wanted)
         brings = newest.is_overtaken_by(line.token_ids, limit, self._committed)
         if not brings and not self._has_to_hear(newest, wanted, continue_count):

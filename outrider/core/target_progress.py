@@ -79,10 +79,12 @@ class RoundInFlight:
     def is_overtaken_by(self, line: Sequence[int], limit: int, committed: Sequence[int]) -> bool:
         """Whether another line after the text is worth a message, `limit` tokens a decode.
 
-        It goes further than what is left of this one, or is another.
+        It goes further than what is left of this one, or is another. Or it is surer by now, and
+        twice as much of it is worth a decode.
         """
         known = list(self.draft_after(committed))
-        return len(known) <= 2 * limit and list(line[: len(known) + 1]) != known
+        goes_further = len(known) <= 2 * limit and list(line[: len(known) + 1]) != known
+        return goes_further or (len(known) > 0 and 0 < 2 * self.round.decode_limit <= limit)
 
 
 @dataclass(slots=True)
