@@ -15,7 +15,7 @@ from outrider.engine.llama_devices import gpus
 from outrider.engine.llama_library import gpu_fault, init_backend, last_error, ll, recent_errors
 from outrider.engine.llama_threads import cores_of_their_own
 from outrider.engine.llama_vocabulary import Vocabulary
-from outrider.engine.model import Layout, VocabularyDescription
+from outrider.engine.model import MAX_ROWS_OUT, Layout, VocabularyDescription
 from outrider.engine.thread_choice import thread_choices
 from outrider.errors import InvalidConfig
 from outrider.memory import available_memory, has_huge_pages, huge_pages
@@ -88,7 +88,7 @@ def load_model(config: LlamaConfig, files: Sequence[Path]) -> Any:
     """
     if is_quantised(config.cache_type_v) and config.flash_attention is False:
         raise InvalidConfig("flash-attention", f"must be on for a cache of {config.cache_type_v}")
-    params = _model_params(config)
+    params = model_params(config)
     params.load_mode = _LOAD_MODES[_maps(config, files), config.mlock]
     _init_numa(config.numa)
     report = config.progress or _ignore
@@ -100,7 +100,7 @@ def load_model(config: LlamaConfig, files: Sequence[Path]) -> Any:
         return True
 
     params.progress_callback = go_on
-    model = _load_file(config.path, params)
+    model = load_file(config.path, params)
     if config.mlock and recent_errors:
         reason = last_error().removeprefix("warning: ")
         ll.llama_model_free(model)
@@ -108,7 +108,7 @@ def load_model(config: LlamaConfig, files: Sequence[Path]) -> Any:
     return model
 
 
-def _load_file(path: Path, params: Any) -> Any:
+def load_file(path: Path, params: Any) -> Any:
     """Return a model that reads forwards. Raises InvalidConfig."""
     recent_errors.clear()
     model = ll.llama_model_load_from_file(os.fsencode(path), params)
@@ -127,7 +127,7 @@ def _ignore(_: float) -> None:
     return None
 
 
-def _model_params(config: LlamaConfig) -> Any:
+def model_params(config: LlamaConfig) -> Any:
     params = ll.llama_model_default_params()
     params.n_gpu_layers = gpu_layers_of(config)
     if config.main_gpu >= 0:
@@ -140,6 +140,42 @@ def _model_params(config: LlamaConfig) -> Any:
         shares = (ctypes.c_float * ll.llama_max_devices())(*config.tensor_split)
         params.tensor_split = shares
     return params
+
+
+def context_params(
+    config: LlamaConfig, model: Any, layout: Layout, cells: int, sequence_count: int
+) -> Any:
+    """Return how a model's context is made: `cells` for each session, and so many sequences.
+
+    Raises InvalidConfig.
+    """
+    params = ll.llama_context_default_params()
+    all_cells = cells * config.sequence_count
+    if all_cells > MOST_CELLS:
+        raise InvalidConfig("ctx", f"{all_cells} cells in all sessions; {MOST_CELLS} at most")
+    params.n_ctx = all_cells
+    params.n_batch = params.n_ubatch = config.batch_rows
+    params.n_seq_max = sequence_count
+    params.n_outputs_max = max(min(config.batch_rows, MAX_ROWS_OUT), sequence_count)
+    params.n_threads = config.thread_count
+    params.n_threads_batch = config.batch_thread_count or config.thread_count
+    params.type_k = cache_type(model, "cache-type-k", config.cache_type_k)
+    params.type_v = cache_type(model, "cache-type-v", config.cache_type_v)
+    params.kv_unified = layout.is_pool
+    params.swa_full = config.full_window
+    params.n_rs_seq = config.snapshots if is_recurrent(model) else 0
+    params.no_perf = True
+    params.flash_attn_type = (
+        ll.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        if layout.flash_attention
+        else ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )
+    return params
+
+
+def is_recurrent(model: Any) -> bool:
+    """Return whether some or all of a model's layers keep a state in place of a cache."""
+    return bool(ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model))
 
 
 def _maps(config: LlamaConfig, files: Sequence[Path]) -> bool:
@@ -344,7 +380,7 @@ def _vocabulary_only(path: Path) -> Iterator[Any]:
     check_gguf(path)
     params = ll.llama_model_default_params()
     params.vocab_only = True
-    model = _load_file(path, params)
+    model = load_file(path, params)
     try:
         yield model
     finally:

@@ -81,7 +81,7 @@ def test_the_first_card_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(llama_devices, "library_function", registry(CARDS))
     monkeypatch.setattr(ll, "llama_supports_gpu_offload", lambda: True)
     asked: list[Any] = []
-    monkeypatch.setattr(llama_loading, "_load_file", lambda path, params: asked.append(params))
+    monkeypatch.setattr(llama_loading, "load_file", lambda path, params: asked.append(params))
     load()
     load(main_gpu=0)
     load(tensor_split=(3.0, 1.0))
