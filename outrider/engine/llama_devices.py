@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
+from outrider.engine.footprint import Gpu
 from outrider.engine.llama_library import init_backend, library_function
 
 _GPU, _INTEGRATED_GPU = 1, 2  # of ggml_backend_dev_type
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One card; llama.cpp's options count them from 0, in this order."""
-
-    name: str  # ggml's, such as CUDA0
-    card: str  # what the driver calls it
-    free_bytes: int  # of its memory; 0 where the driver does not say, as is `total_bytes`
-    total_bytes: int
 
 
 def gpus() -> list[Gpu]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from outrider.engine import llama_devices, llama_loading
-from outrider.engine.llama_devices import Gpu, gpus
+from outrider.engine.footprint import Gpu
+from outrider.engine.llama_devices import gpus
 from outrider.engine.llama_loading import LlamaConfig, load_model
 from outrider.errors import InvalidConfig
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from outrider.engine.footprint import CPU, Footprint, Share, read_footprint
 from outrider.engine.gguf_check import check_gguf
-from outrider.engine.llama_footprint import CPU, Footprint, Share, footprint, read_footprint
+from outrider.engine.llama_footprint import footprint
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.errors import InvalidConfig
 from tests.support.tiny_architectures import write_architecture
@@ -47,6 +48,7 @@ def test_without_a_gpu_all_is_in_the_machines_memory(path: Path) -> None:
     found = footprint(config_of(path))
     share = only(found)
     assert (share.device, share.layers, found.split_count) == (CPU, SHAPE.layers + 1, 1)
+    assert (found.file_type, found.gpu_layers) == ("Q8_0", 0)
     assert share.weights == sum(check_gguf(path).tensor_bytes.values())
     width = SHAPE.kv_heads * SHAPE.embedding // SHAPE.heads
     # Keys and values of two bytes, in every cell of every layer.
@@ -93,6 +95,7 @@ def said(devices: list[str], split_count: str) -> list[str]:
     ]
     return [
         *layers,
+        "print_info: file type   = Q4_0\n",
         "print_info: file size   = 18.3 GiB (4.5 BPW) \n",
         *caches,
         "llama_kv_cache:      CUDA0 KV buffer size =     0.00 MiB\n",
@@ -114,7 +117,7 @@ GPUS = ["CUDA0", "CUDA1"]
 
 def shares(devices: list[str], tensor_bytes: dict[str, int]) -> dict[str, Share]:
     found = read_footprint(said(devices, "3 / 2"), tensor_bytes, GPUS)
-    assert found.split_count == 2
+    assert (found.split_count, found.file_type) == (2, "Q4_0")
     return {share.device: share for share in found.shares}
 
 
