@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from outrider.engine.cuda_driver import driver_advice
@@ -217,35 +217,35 @@ def _describe_card(gpu: Gpu, driver: str) -> Finding:
 
 
 def _rebuild_for_gpu(library: LlamaBuild) -> str:
-    if library.is_checkout:
-        return "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"
-    return _pip(library, "-DGGML_CUDA=on ")
+    return _rebuild(replace(library, has_gpu_device=True))
 
 
 def _install(library: LlamaBuild) -> str:
+    """Return the command that installs llama.cpp, for the GPU where there is one."""
+    if library.is_checkout and library.has_gpu_device:
+        return "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"
     if library.is_checkout:
         return "rm -f .venv/ready && make setup"
     if not library.version:
-        build = f'CMAKE_ARGS="{_built_as_ours(library)}" {library.pip} install --no-cache-dir'
+        build = f"{_cmake_args(library)} {library.pip} install --no-cache-dir"
         return f"{build} --no-binary llama-cpp-python 'outrider[llama]'"
-    return _pip(library)
+    return _rebuild(library)
 
 
 def _rebuild(library: LlamaBuild) -> str:
-    return _install(library) if library.is_checkout else _pip(library)
-
-
-def _pip(library: LlamaBuild, flags: str = "") -> str:
     """Return the command that builds the library anew, past pip's cache."""
+    if library.is_checkout:
+        return _install(library)
     version = f"=={library.pinned}" if library.pinned else ""
     return (
-        f'CMAKE_ARGS="{flags}{_built_as_ours(library)}" {library.pip} install --force-reinstall '
+        f"{_cmake_args(library)} {library.pip} install --force-reinstall "
         f"--no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python{version}"
     )
 
 
-def _built_as_ours(library: LlamaBuild) -> str:
-    return f"-DCMAKE_PROJECT_llama_cpp_INCLUDE={library.include}"
+def _cmake_args(library: LlamaBuild) -> str:
+    cuda = "-DGGML_CUDA=on " if library.has_gpu_device else ""
+    return f'CMAKE_ARGS="{cuda}-DCMAKE_PROJECT_llama_cpp_INCLUDE={library.include}"'
 
 
 def _is_x86(library: LlamaBuild) -> bool:
@@ -342,8 +342,10 @@ def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -
             return Finding("numerics", Severity.OK, f"{message} (--numerics exact forbids it)")
         remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/tuning.md)"
         return Finding("numerics", Severity.NOTE, message, remedy)
-    why = _too_large("target", size) or "the trial did not get so far"
-    return Finding("numerics", Severity.NOTE, f"not known: {why}", "outrider status, once it runs")
+    if why := _too_large("target", size):
+        return Finding("numerics", Severity.OK, f"not known: {why}")
+    message = "not known: the trial did not get so far"
+    return Finding("numerics", Severity.NOTE, message, "outrider status, once it runs")
 
 
 def unmeasured(models: Sequence[ModelFile]) -> str:

@@ -107,10 +107,12 @@ def _share(model: Placed, device: str) -> Share | None:
 
 def _describe_share(model: Placed, share: Share) -> str:
     each = show_size(share.caches // model.sessions)
-    return (
-        f"{model.role}: weights {show_size(share.weights)}, "
-        f"{plural(model.sessions, 'session')} of {each}, {show_size(share.compute)} to compute"
-    )
+    parts = {
+        f"weights {show_size(share.weights)}": share.weights,
+        f"{plural(model.sessions, 'session')} of {each}": share.caches,
+        f"{show_size(share.compute)} to compute": share.compute,
+    }
+    return f"{model.role}: {', '.join(words for words, size in parts.items() if size)}"
 
 
 def judge_decodes(decode_ms: Sequence[tuple[int, float]], draft_ms: float | None) -> list[Finding]:
