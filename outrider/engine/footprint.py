@@ -15,7 +15,7 @@ _CACHE = re.compile(r"layer +\d+: dev = (\S+)")
 _CACHE_SIZE = re.compile(r": size = +([\d.]+) MiB \(")  # of the layers before it
 _COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
 _SPLITS = re.compile(r"splits = (?:\d+ / )?(\d+)")  # of a prompt's graph, and of a token's
-_FILE_TYPE = re.compile(r"print_info: file type += (.+)")
+_FILE_TYPE = re.compile(r"print_info: file type += (?:\(guessed\) )?(.+)")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _MIB = 1 << 20
 

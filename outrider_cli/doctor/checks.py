@@ -263,6 +263,7 @@ class ModelFile:
     name: str
     size: int = 0
     error: str = ""
+    is_loaded: bool = True  # to see what it does
     context: int = 0  # tokens of a session, as it would be hosted; 0 where unknown
 
 
@@ -324,39 +325,36 @@ def judge_pairing(
     return Finding("pair", Severity.PROBLEM, message, remedy)
 
 
-def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -> Finding:
+def judge_numerics(profile: str, left_out: str, native_ms: float, exact_ms: float) -> Finding:
     """Return what the numerics profile means; empty when the engine did not look.
 
-    Milliseconds are of a plain token under each profile, 0 where not known.
+    Milliseconds are of a plain token under each profile, 0 where not known; `left_out` says why the
+    target was not loaded.
     """
     shown = show_profile(profile, native_ms, exact_ms)
     if profile == "exact":
         message = f"{shown}: a seed gives the same text with and without drafts, bit for bit"
         return Finding("numerics", Severity.OK, message)
     if profile == "native":
+        also = "--numerics exact forbids it" if exact_ms else "Q8_0 or Q4_0 on a CPU would not"
         message = (
             f"{shown}: texts keep the target's exact distribution, but bits depend on batching, "
-            "so a seed may give another text at near-ties"
+            f"so a seed may give another text at near-ties ({also})"
         )
-        if exact_ms:
-            return Finding("numerics", Severity.OK, f"{message} (--numerics exact forbids it)")
-        remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/tuning.md)"
-        return Finding("numerics", Severity.NOTE, message, remedy)
-    if why := _too_large("target", size):
-        return Finding("numerics", Severity.OK, f"not known: {why}")
+        return Finding("numerics", Severity.OK, message)
+    if left_out:
+        return Finding("numerics", Severity.OK, f"not known: {left_out}")
     message = "not known: the trial did not get so far"
     return Finding("numerics", Severity.NOTE, message, "outrider status, once it runs")
 
 
 def unmeasured(models: Sequence[ModelFile]) -> str:
-    """Return why some are not loaded; empty where nothing keeps them from it."""
-    return "; ".join(filter(None, (_too_large(each.role, each.size) for each in models)))
-
-
-def _too_large(role: str, size: int) -> str:
-    if size < MEASURABLE_BYTES:
-        return ""
-    return f"a {role} of {show_size(size)} is loaded only with --measure"
+    """Return why some are not loaded; empty where all are."""
+    return "; ".join(
+        f"a {each.role} of {show_size(each.size)} is loaded only with --measure"
+        for each in models
+        if not each.is_loaded
+    )
 
 
 def judge_rollback(kind: str, snapshots: int, checkpoint_ms: float) -> Finding:

@@ -181,8 +181,8 @@ def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
 
     configs = {one.role: one.options.config(one.path, one.role == "draft") for one in hosted}
     library = _library(hosted)
-    files = [_file(one) for one in hosted]
-    tried = _try_llama(library, hosted, files, configs, measure)
+    files = [_file(one, measure) for one in hosted]
+    tried = _try_llama(library, files, configs, measure)
     files = [_with_context(one, file, tried) for one, file in zip(hosted, files, strict=True)]
     gpus = tried.trial.gpus if tried.trial else ()
     footprints = tried.report.get("footprints", {})
@@ -228,18 +228,20 @@ def _library(hosted: Sequence[PlannedModel]) -> LlamaBuild:
     )
 
 
-def _file(one: PlannedModel) -> ModelFile:
+def _file(one: PlannedModel, measure: bool) -> ModelFile:
     """Return what can be said of a model's file without llama.cpp."""
     from outrider.engine.gguf_check import check_gguf
     from outrider.errors import OutriderError
-    from outrider_cli.doctor.checks import ModelFile
+    from outrider_cli.doctor.checks import MEASURABLE_BYTES, ModelFile
 
     name = one.path.name
     try:
         if not one.path.exists():
             return ModelFile(role=one.role, name=name, error=f"there is no file {one.path}")
         check_gguf(one.path)
-        return ModelFile(role=one.role, name=name, size=one.path.stat().st_size)
+        size = one.path.stat().st_size
+        is_loaded = measure or size < MEASURABLE_BYTES
+        return ModelFile(role=one.role, name=name, size=size, is_loaded=is_loaded)
     except OutriderError as error:
         return ModelFile(role=one.role, name=name, error=str(error).removeprefix("model: "))
     except OSError as error:
@@ -258,7 +260,6 @@ def _with_context(one: PlannedModel, file: ModelFile, tried: Probed) -> ModelFil
 
 def _try_llama(
     library: LlamaBuild,
-    hosted: Sequence[PlannedModel],
     files: Sequence[ModelFile],
     configs: dict[str, ModelConfig],
     measure: bool,
@@ -270,10 +271,10 @@ def _try_llama(
 
     if not library.version:
         return Probed()
-    sizes = {file.role: file.size for file in files if not file.error}
-    loaded = sizes if measure else _small(sizes)
+    sound = [file for file in files if not file.error]
+    loaded = {file.role: file.size for file in sound if file.is_loaded}
     order = {
-        "hosted": {role: _values(configs[role]) for role in sizes},
+        "hosted": {file.role: _values(configs[file.role]) for file in sound},
         "trials": _trials(loaded, configs),
         "together": {role: _trial_values(configs[role], _SMALL_BYTES) for role in loaded},
     }
@@ -322,13 +323,6 @@ def _trials(sizes: dict[str, int], configs: dict[str, ModelConfig]) -> list[dict
         values = {"model": str(BUNDLED_DRAFT), "is_draft": True, "threads": 1}
         trials.append({"role": "", "values": values})
     return trials
-
-
-def _small(sizes: dict[str, int]) -> dict[str, int]:
-    """Return those that are loaded without being asked for."""
-    from outrider_cli.doctor.checks import MEASURABLE_BYTES
-
-    return {role: size for role, size in sizes.items() if size < MEASURABLE_BYTES}
 
 
 def _trial_values(config: ModelConfig, size: int) -> dict[str, Any]:
@@ -425,14 +419,14 @@ def _rollback(tried: Probed) -> list[Finding]:
 
 
 def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
-    from outrider_cli.doctor.checks import judge_numerics
+    from outrider_cli.doctor.checks import judge_numerics, unmeasured
 
     targets = [file for file in files if file.role == "target" and not file.error]
     if not targets or tried.trial is None:
         return []
     report = tried.report
     costs = report.get("plain_ms", (0.0, 0.0))
-    return [judge_numerics(report.get("profile", ""), targets[0].size, *costs)]
+    return [judge_numerics(report.get("profile", ""), unmeasured(targets), *costs)]
 
 
 def _sharing(hosted: Sequence[PlannedModel], tried: Probed) -> list[Finding]:
