@@ -1,7 +1,8 @@
 """Sizes a model by a dry run of llama.cpp's own load.
 
 With `no_alloc` llama.cpp lays out weights, caches and graphs and allocates nothing: that takes
-some 10 to 90 ms and no memory, whatever the model's size. It says in its log what is where.
+some 10 to 90 ms and no memory, whatever the model's size. It says in its log what is where; its
+function for that (llama_get_memory_breakdown) returns a C++ map, which cannot be called from here.
 """
 
 from __future__ import annotations
