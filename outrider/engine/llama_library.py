@@ -61,7 +61,7 @@ _listeners: list[list[str]] = []
 
 
 @ll.llama_log_callback  # type: ignore[untyped-decorator]
-def _keep_errors(level: int, text: bytes, _: Any) -> None:
+def _hear(level: int, text: bytes, _: Any) -> None:
     for heard in _listeners:
         heard.append(text.decode("utf-8", "replace"))
     fatal = level == _ERROR_LEVEL or any(words in text for words in _NOT_LOCKED)
@@ -117,7 +117,7 @@ def cpu_plugins() -> dict[str, Path]:
 @cache
 def init_backend() -> None:
     """Start llama.cpp, with the best kernels that are right for every model."""
-    ll.llama_log_set(_keep_errors, ctypes.c_void_p(0))
+    ll.llama_log_set(_hear, ctypes.c_void_p(0))
     ll.llama_backend_init()
     if not cpu_plugins():
         return

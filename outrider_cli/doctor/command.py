@@ -30,13 +30,7 @@ from outrider_cli.services.pair import TargetModel as TargetModelOption
 if TYPE_CHECKING:
     from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity
-    from outrider_cli.doctor.checks import (
-        DecodeTrial,
-        Finding,
-        LlamaBuild,
-        ModelFile,
-        TrialEnd,
-    )
+    from outrider_cli.doctor.checks import DecodeTrial, Finding, LlamaBuild, ModelFile, TrialEnd
     from outrider_cli.doctor.model_checks import Placed
 
 _TRIAL_SECONDS = 120.0  # s; a cold file of 2 GB, and some thousand tokens
@@ -238,8 +232,7 @@ def _file(one: PlannedModel, measure: bool) -> ModelFile:
     try:
         if not one.path.exists():
             return ModelFile(role=one.role, name=name, error=f"there is no file {one.path}")
-        check_gguf(one.path)
-        size = one.path.stat().st_size
+        size = sum(part.stat().st_size for part in check_gguf(one.path).files)
         is_loaded = measure or size < MEASURABLE_BYTES
         return ModelFile(role=one.role, name=name, size=size, is_loaded=is_loaded)
     except OutriderError as error:
