@@ -56,6 +56,11 @@ class Footprint:
         """The layers on all GPUs."""
         return sum(share.layers for share in self.shares if share.device != CPU)
 
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether all layers are on GPUs."""
+        return 0 < self.gpu_layers == sum(share.layers for share in self.shares)
+
 
 def read_footprint(
     lines: Iterable[str], tensor_bytes: Mapping[str, int], gpu_names: Collection[str]

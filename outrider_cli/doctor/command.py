@@ -194,7 +194,7 @@ def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
         *_pair(files, placed, tried),
         *_numerics(files, tried),
         *_rollback(tried),
-        *_sharing(hosted, tried),
+        *_sharing(hosted, placed, tried),
     ]
 
 
@@ -422,7 +422,9 @@ def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
     return [judge_numerics(report.get("profile", ""), unmeasured(targets), *costs)]
 
 
-def _sharing(hosted: Sequence[PlannedModel], tried: Probed) -> list[Finding]:
+def _sharing(
+    hosted: Sequence[PlannedModel], placed: Sequence[Placed], tried: Probed
+) -> list[Finding]:
     from outrider.threads import available_threads, physical_cores
     from outrider_cli.doctor.checks import judge_openmp, judge_threads
 
@@ -431,11 +433,11 @@ def _sharing(hosted: Sequence[PlannedModel], tried: Probed) -> list[Finding]:
     system_info = tried.trial.system_info if tried.trial else ""
     uses_openmp = not system_info or "OPENMP = 1" in system_info
     offloads = tried.trial is not None and tried.trial.offloads
-    on_gpu = [one.role for one in hosted if offloads and one.options.n_gpu_layers != 0]
-    has_draft_beside = offloads and "draft" not in on_gpu
+    on_gpu = [each.role for each in placed if each.footprint.is_on_gpu]
+    kept_off = [one.role for one in hosted if offloads and one.options.n_gpu_layers == 0]
     cores = affinity, available_threads(), physical_cores()
     return [
-        *judge_threads(wanted, *cores, on_gpu, has_draft_beside),
+        *judge_threads(wanted, *cores, on_gpu, "draft" in kept_off),
         *judge_openmp(os.environ, len(hosted), uses_openmp),
     ]
 

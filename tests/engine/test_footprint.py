@@ -130,7 +130,10 @@ def test_layers_caches_and_graphs_are_counted_card_by_card() -> None:
 
 
 def test_what_stays_with_the_processor_is_counted_there() -> None:
-    found = shares(["CPU", "CPU", "CUDA0", "CUDA0", "CUDA0"], BYTES)
+    part = ["CPU", "CPU", "CUDA0", "CUDA0", "CUDA0"]
+    assert not read_footprint(said(part, "3"), BYTES, GPUS).is_on_gpu
+    assert read_footprint(said(["CUDA0"] * 5, "2"), BYTES, GPUS).is_on_gpu
+    found = shares(part, BYTES)
     assert [found[each].layers for each in ("CUDA0", CPU)] == [3, 2]
     assert [found[each].weights for each in ("CUDA0", CPU)] == [12 + 13 + 1001, 10 + 11 + 1000]
     assert [found[each].caches for each in ("CUDA0", CPU)] == [200 * MIB, 200 * MIB]
