@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from outrider.client import ControllerView
 from outrider.core.forecast import Conditions, Forecast, Mode, forecasts, frame_size, serial
 from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
+from outrider_cli.verdict import UNSURE
 
 GAP = 0.0005
 """Seconds between two decodes of a target that writes by itself, with a draft in it or none."""
+
+LIKELY, MOST = 0.7, 0.9
+"""Acceptance rates to judge a draft by where its own is not known: between the .53 and .85 of
+docs/benchmarks.md, and more than both."""
 
 
 def on_one_machine() -> ControllerView:
@@ -51,9 +58,9 @@ def possible(conditions: Conditions, n_max: int, takes_turns: bool) -> list[Fore
 
     A draft on the target's own cores cannot run ahead, but may be in the target's process.
     """
+    near = replace(conditions, gap=GAP)  # as a target continues by itself
     if not takes_turns:
-        return forecasts(conditions, n_max, None)
-    near = replace(conditions, gap=GAP)  # as a target there continues by itself
+        return forecasts(near, n_max, None)
     return [*forecasts(near, n_max, False), in_process(near, near.token_time, n_max)]
 
 
@@ -67,3 +74,79 @@ def in_process(conditions: Conditions, token_seconds: float, n_max: int) -> Fore
     )
     best = serial(here, n_max)
     return replace(best, mode=Mode.OWN, own_length=best.length)
+
+
+# --- where drafts pay ---
+
+
+def pays(
+    measured: ControllerView,
+    acceptance: float,
+    n_max: int = 16,
+    price: RejectionCost = NO_REJECTION_COST,
+) -> bool:
+    """Return whether drafts are expected to save more time than a forecast is off by."""
+    return best_over_alone(measured, acceptance, n_max, price) > 1 + UNSURE
+
+
+def reach(
+    measured: ControllerView,
+    acceptance: float,
+    n_max: int = 16,
+    price: RejectionCost = NO_REJECTION_COST,
+) -> float:
+    """Return the round trip from which on a draft pays no more, in seconds: 0 where it never does.
+
+    Infinite from ten seconds on.
+    """
+
+    def is_too_far(seconds: float) -> bool:
+        far = replace(measured, draft_latency_seconds=seconds)
+        return not pays(far, acceptance, n_max, price)
+
+    found = least(is_too_far, 0.0, 10.0)
+    return math.inf if found is None else found
+
+
+def too_slow(measured: ControllerView, acceptance: float = LIKELY, n_max: int = 16) -> str:
+    """Return that a draft helps its target at no acceptance rate, and which target it would help.
+
+    That is one of which `acceptance` of the tokens are accepted. Empty where it may help, or where
+    times are not known.
+    """
+    if not measured.decode_costs or not measured.draft_token_seconds:
+        return ""
+    if pays(measured, max(MOST, acceptance), n_max):
+        return ""
+    (_, decode_seconds), *_ = measured.decode_costs
+
+    def helps(times: float) -> bool:
+        costs = tuple((rows, times * seconds) for rows, seconds in measured.decode_costs)
+        return pays(replace(measured, decode_costs=costs), acceptance, n_max)
+
+    slower = least(helps, 1.0, 100.0)
+    helped = ""
+    if slower is not None:
+        its = f"{show_ms(slower * decode_seconds)} ms ({100 * acceptance:.0f} % accepted)"
+        helped = f"; it would help one of {its}"
+    return (
+        f"a draft of {show_ms(measured.draft_token_seconds)} ms a token cannot help a target of "
+        f"{show_ms(decode_seconds)} ms, however often it is right{helped}"
+    )
+
+
+def least(holds: Callable[[float], bool], low: float, high: float) -> float | None:
+    """Return from where on something holds, to a hundredth of it; None where it does not at all."""
+    if holds(low):
+        return low
+    if not holds(high):
+        return None
+    while high - low > 0.01 * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def show_ms(seconds: float) -> str:
+    """Return milliseconds for people, without their unit."""
+    return f"{1e3 * seconds:.3g}" if seconds < 1.0 else f"{1e3 * seconds:.0f}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.client import PeerState, PeerStatus, Status
 from outrider.rpc.channel import PLAIN
+from outrider_cli.forecasting import too_slow
 from outrider_cli.render import visible
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ def _drafting(status: Status) -> str:
     drafts += [peer.model.own_draft for peer in ready if peer.model and peer.model.own_draft]
     names = sorted({visible(name) for name in drafts})
     models = ", ".join(names) if len(names) <= 2 else f"{len(names)} draft models"
-    return f"speculating with {' and '.join(filter(None, (models, sources))) or 'drafts'}"
+    said = f"speculating with {' and '.join(filter(None, (models, sources))) or 'drafts'}"
+    slow = too_slow(status.controller) if models else ""
+    return f"{said}; {slow}" if slow else said
 
 
 def waiting_line(status: Status) -> str:

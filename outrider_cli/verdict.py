@@ -39,13 +39,6 @@ def estimate(ratio: float) -> str:
     return "Drafts make no clear difference in this text."
 
 
-def forecast(ratio: float) -> str:
-    """Return what is expected of drafts by the costs of decodes and by how often they are right."""
-    if ratio > 1 + UNSURE:
-        return f"Drafts are expected to help here: about {times(ratio)} the target alone."
-    return "Drafts are not expected to save time here."
-
-
 def times(ratio: float, low: float | None = None, high: float | None = None) -> str:
     """Return a ratio and its interval, with as many digits as it takes to tell them from 1."""
     interval = () if low is None or high is None else (low, high)

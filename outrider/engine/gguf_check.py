@@ -77,14 +77,14 @@ class _Damaged(_Refused):
 class _Tensor:
     name: str
     shape: tuple[int, ...]
-    offset: int  # from the start of the data, as is `end`
-    end: int
+    offset: int  # from the start of the data
+    size: int  # in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
     values: dict[str, Value]
-    shapes: dict[str, tuple[int, ...]]  # of the tensors
+    tensors: dict[str, _Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,8 @@ class Checked:
     """What is known of a model that was found sound."""
 
     files: list[Path]
+    tensor_bytes: dict[str, int]
+    """By the tensors' names."""
     position_count: int | None
     """Positions that the model has learned; None where it computes them."""
     has_long_factors: bool
@@ -105,16 +107,20 @@ def check_gguf(path: Path) -> Checked:
     """
     first = _read(path)
     others = _other_parts(path, first)
-    shapes = dict(first.shapes)
+    tensors = dict(first.tensors)
     for part in others:
-        shapes |= _read(part).shapes
+        tensors |= _read(part).tensors
     try:
         _check_model(first.values)
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
-    learned = shapes.get("position_embd.weight")
-    has_long_factors = any("rope_factors_long" in name for name in shapes)
-    return Checked([path, *others], learned[-1] if learned else None, has_long_factors)
+    learned = tensors.get("position_embd.weight")
+    return Checked(
+        files=[path, *others],
+        tensor_bytes={name: tensor.size for name, tensor in tensors.items()},
+        position_count=learned.shape[-1] if learned else None,
+        has_long_factors=any("rope_factors_long" in name for name in tensors),
+    )
 
 
 # --- one file ---
@@ -216,10 +222,11 @@ def _read_header(reader: _Reader) -> _Header:
     data = -(-reader.position // alignment) * alignment
     if any((data + tensor.offset) % _MAP_ALIGNMENT for tensor in tensors):
         raise _Damaged(f"a tensor is at no multiple of {_MAP_ALIGNMENT} bytes")
-    missing = max((data + tensor.end for tensor in tensors), default=0) - reader.size
+    ends = (data + tensor.offset + tensor.size for tensor in tensors)
+    missing = max(ends, default=0) - reader.size
     if missing > 0:
         raise _Refused(f"is truncated: {missing} bytes are missing")
-    return _Header(values, {tensor.name: tensor.shape for tensor in tensors})
+    return _Header(values, {tensor.name: tensor for tensor in tensors})
 
 
 def _read_value(reader: _Reader, kind: int) -> Value:
@@ -248,7 +255,7 @@ def _read_tensor(reader: _Reader) -> _Tensor:
     if kind == _I32 and "tid2eid" not in name:
         raise _Damaged(f"{name} is of whole numbers")
     block, block_bytes = _BLOCKS[kind]
-    return _Tensor(name, shape, offset, offset + math.prod(shape) // block * block_bytes)
+    return _Tensor(name, shape, offset, math.prod(shape) // block * block_bytes)
 
 
 # --- several files ---

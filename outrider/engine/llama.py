@@ -31,14 +31,14 @@ from outrider.engine.llama_library import (
     recent_errors,
 )
 from outrider.engine.llama_loading import (
-    MOST_CELLS,
     LlamaConfig,
     asked_context,
-    cache_type,
     cells_of,
     check_added_tokens,
+    context_params,
     cores_of,
     is_on_gpu,
+    is_recurrent,
     layouts_of,
     load_model,
     sequences_of,
@@ -100,10 +100,7 @@ class LlamaModel:
                 self._identity = identity_of(files.digest(), settings)
                 # Tokens of a sliding window; 0 without.
                 self._window = ll.llama_model_n_swa(self._model)
-                self._is_recurrent = bool(
-                    ll.llama_model_is_recurrent(self._model)
-                    or ll.llama_model_is_hybrid(self._model)
-                )
+                self._is_recurrent = is_recurrent(self._model)
                 # Among cells of others, holes in a window would not show; llama.cpp would
                 # choose long factors by the size of the whole pool; and a state is a sequence's.
                 can_pool = not (self._window or checked.has_long_factors or self._is_recurrent)
@@ -176,29 +173,8 @@ class LlamaModel:
         self._description = self._describe()
 
     def _new_context(self, layout: Layout) -> Any:
-        config = self._config
-        sequence_count = sequences_of(config, layout) + _branch_count(layout)
-        params = ll.llama_context_default_params()
-        cells = self._cells * config.sequence_count
-        if cells > MOST_CELLS:
-            raise InvalidConfig("ctx", f"{cells} cells in all sessions; {MOST_CELLS} at most")
-        params.n_ctx = cells
-        params.n_batch = params.n_ubatch = config.batch_rows
-        params.n_seq_max = sequence_count
-        params.n_outputs_max = max(min(config.batch_rows, MAX_ROWS_OUT), sequence_count)
-        params.n_threads = config.thread_count
-        params.n_threads_batch = config.batch_thread_count or config.thread_count
-        params.type_k = cache_type(self._model, "cache-type-k", config.cache_type_k)
-        params.type_v = cache_type(self._model, "cache-type-v", config.cache_type_v)
-        params.kv_unified = layout.is_pool
-        params.swa_full = config.full_window
-        params.n_rs_seq = config.snapshots if self._is_recurrent else 0
-        params.no_perf = True
-        params.flash_attn_type = (
-            ll.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            if layout.flash_attention
-            else ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
+        count = sequences_of(self._config, layout) + _branch_count(layout)
+        params = context_params(self._config, self._model, layout, self._cells, count)
         recent_errors.clear()
         context = ll.llama_init_from_model(self._model, params)
         if not context:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ __all__ = [
     "library_function",
     "library_state",
     "ll",
+    "log_lines",
     "logits_address",
     "offloads",
     "recent_errors",
@@ -53,11 +56,28 @@ recent_errors: deque[str] = deque(maxlen=4)
 _NOT_LOCKED = (b"failed to mlock", b"mlock not supported")
 
 
+_listeners: list[list[str]] = []
+"""Who hears all that llama.cpp says."""
+
+
 @ll.llama_log_callback  # type: ignore[untyped-decorator]
-def _keep_errors(level: int, text: bytes, _: Any) -> None:
+def _hear(level: int, text: bytes, _: Any) -> None:
+    for heard in _listeners:
+        heard.append(text.decode("utf-8", "replace"))
     fatal = level == _ERROR_LEVEL or any(words in text for words in _NOT_LOCKED)
     if fatal and text.strip(b".\n "):
         recent_errors.append(text.decode("utf-8", "replace").strip().splitlines()[0])
+
+
+@contextmanager
+def log_lines() -> Iterator[list[str]]:
+    """Collect what llama.cpp says meanwhile, of which most is for those who debug it."""
+    heard: list[str] = []
+    _listeners.append(heard)
+    try:
+        yield heard
+    finally:
+        _listeners.remove(heard)
 
 
 _LIBRARIES = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(ll.__file__).parent / "lib")
@@ -97,7 +117,7 @@ def cpu_plugins() -> dict[str, Path]:
 @cache
 def init_backend() -> None:
     """Start llama.cpp, with the best kernels that are right for every model."""
-    ll.llama_log_set(_keep_errors, ctypes.c_void_p(0))
+    ll.llama_log_set(_hear, ctypes.c_void_p(0))
     ll.llama_backend_init()
     if not cpu_plugins():
         return

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from outrider.engine.gguf_check import check_gguf
+from outrider.engine.llama_devices import gpus
 from outrider.engine.llama_library import gpu_fault, init_backend, last_error, ll, recent_errors
 from outrider.engine.llama_threads import cores_of_their_own
 from outrider.engine.llama_vocabulary import Vocabulary
-from outrider.engine.model import Layout, VocabularyDescription
+from outrider.engine.model import MAX_ROWS_OUT, Layout, VocabularyDescription
 from outrider.engine.thread_choice import thread_choices
 from outrider.errors import InvalidConfig
 from outrider.memory import available_memory, has_huge_pages, huge_pages
@@ -62,7 +63,7 @@ class LlamaConfig:
     pad_multiple: int  # each chunk's rows are padded to a multiple, so that kernels do not vary
     batch_rows: int = 512  # of one decode; also llama.cpp's ubatch, so a cancel waits for one
     gpu_layers: int = -1  # -1 is every layer where this build has a GPU, else none
-    main_gpu: int = 0  # above 0: holds the whole model, other GPUs nothing
+    main_gpu: int = -1  # the one GPU that holds the whole model; -1: all of them
     tensor_split: Sequence[float] = ()  # shares of the layers, GPU by GPU; () goes by free memory
     numa: str = ""  # distribute, isolate or numactl; the first model of a process decides
     mmap: bool | None = None  # map the file, or read it; None: as tokens are sooner, if it fits
@@ -85,7 +86,9 @@ def load_model(config: LlamaConfig, files: Sequence[Path]) -> Any:
 
     Raises InvalidConfig with one line that says what is wrong.
     """
-    params = _model_params(config)
+    if is_quantised(config.cache_type_v) and config.flash_attention is False:
+        raise InvalidConfig("flash-attention", f"must be on for a cache of {config.cache_type_v}")
+    params = model_params(config)
     params.load_mode = _LOAD_MODES[_maps(config, files), config.mlock]
     _init_numa(config.numa)
     report = config.progress or _ignore
@@ -97,7 +100,7 @@ def load_model(config: LlamaConfig, files: Sequence[Path]) -> Any:
         return True
 
     params.progress_callback = go_on
-    model = _load_file(config.path, params)
+    model = load_file(config.path, params)
     if config.mlock and recent_errors:
         reason = last_error().removeprefix("warning: ")
         ll.llama_model_free(model)
@@ -105,7 +108,7 @@ def load_model(config: LlamaConfig, files: Sequence[Path]) -> Any:
     return model
 
 
-def _load_file(path: Path, params: Any) -> Any:
+def load_file(path: Path, params: Any) -> Any:
     """Return a model that reads forwards. Raises InvalidConfig."""
     recent_errors.clear()
     model = ll.llama_model_load_from_file(os.fsencode(path), params)
@@ -124,19 +127,55 @@ def _ignore(_: float) -> None:
     return None
 
 
-def _model_params(config: LlamaConfig) -> Any:
+def model_params(config: LlamaConfig) -> Any:
     params = ll.llama_model_default_params()
     params.n_gpu_layers = gpu_layers_of(config)
-    if config.main_gpu > 0:
-        _need_gpu("main-gpu")
+    if config.main_gpu >= 0:
+        _need_gpus("main-gpu", config.main_gpu + 1)
         params.split_mode = ll.LLAMA_SPLIT_MODE_NONE
         params.main_gpu = config.main_gpu
     if config.tensor_split:
-        _need_gpu("tensor-split")
+        _need_gpus("tensor-split", len(config.tensor_split))
         # llama.cpp reads as many as it could have devices.
         shares = (ctypes.c_float * ll.llama_max_devices())(*config.tensor_split)
         params.tensor_split = shares
     return params
+
+
+def context_params(
+    config: LlamaConfig, model: Any, layout: Layout, cells: int, sequence_count: int
+) -> Any:
+    """Return how a model's context is made: `cells` for each session, and so many sequences.
+
+    Raises InvalidConfig.
+    """
+    params = ll.llama_context_default_params()
+    all_cells = cells * config.sequence_count
+    if all_cells > MOST_CELLS:
+        raise InvalidConfig("ctx", f"{all_cells} cells in all sessions; {MOST_CELLS} at most")
+    params.n_ctx = all_cells
+    params.n_batch = params.n_ubatch = config.batch_rows
+    params.n_seq_max = sequence_count
+    params.n_outputs_max = max(min(config.batch_rows, MAX_ROWS_OUT), sequence_count)
+    params.n_threads = config.thread_count
+    params.n_threads_batch = config.batch_thread_count or config.thread_count
+    params.type_k = cache_type(model, "cache-type-k", config.cache_type_k)
+    params.type_v = cache_type(model, "cache-type-v", config.cache_type_v)
+    params.kv_unified = layout.is_pool
+    params.swa_full = config.full_window
+    params.n_rs_seq = config.snapshots if is_recurrent(model) else 0
+    params.no_perf = True
+    params.flash_attn_type = (
+        ll.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        if layout.flash_attention
+        else ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )
+    return params
+
+
+def is_recurrent(model: Any) -> bool:
+    """Return whether some or all of a model's layers keep a state in place of a cache."""
+    return bool(ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model))
 
 
 def _maps(config: LlamaConfig, files: Sequence[Path]) -> bool:
@@ -157,7 +196,7 @@ def _maps(config: LlamaConfig, files: Sequence[Path]) -> bool:
 def gpu_layers_of(config: LlamaConfig) -> int:
     """Return the layers to offload; -1, which is all, only where there is a GPU."""
     if config.gpu_layers > 0:
-        _need_gpu("n-gpu-layers")
+        _need_gpus("n-gpu-layers", 1)
     return config.gpu_layers if ll.llama_supports_gpu_offload() else 0
 
 
@@ -189,11 +228,16 @@ def cores_of(config: LlamaConfig) -> list[int]:
     return cores_of_their_own(counts, available_cores())
 
 
-def _need_gpu(option: str) -> None:
+def _need_gpus(option: str, count: int) -> None:
+    """Raise InvalidConfig where there are fewer: llama.cpp ignores shares, or divides by zero."""
     if not ll.llama_supports_gpu_offload():
         fault = gpu_fault()
         reason = "this build of llama.cpp finds no GPU"
         raise InvalidConfig(option, f"{reason}: {fault}" if fault else reason)
+    names = [gpu.name for gpu in gpus()]
+    if count > len(names):
+        found = f"{', '.join(names)}, counted from 0"
+        raise InvalidConfig(option, f"needs {count} GPUs; this build of llama.cpp finds {found}")
 
 
 def _init_numa(strategy: str) -> None:
@@ -241,8 +285,6 @@ def layouts_of(config: LlamaConfig, can_pool: bool) -> tuple[Layout, ...]:
     """
     if config.pool and not can_pool:
         raise InvalidConfig("kv-cache", "this model's memory cannot be one pool; leave it out")
-    if is_quantised(config.cache_type_v) and config.flash_attention is False:
-        raise InvalidConfig("flash-attention", f"must be on for a cache of {config.cache_type_v}")
     pools = [False, True] if config.pool is None else [config.pool]
     flash = [False, True] if config.flash_attention is None else [config.flash_attention]
     return tuple(
@@ -338,7 +380,7 @@ def _vocabulary_only(path: Path) -> Iterator[Any]:
     check_gguf(path)
     params = ll.llama_model_default_params()
     params.vocab_only = True
-    model = _load_file(path, params)
+    model = load_file(path, params)
     try:
         yield model
     finally:

@@ -35,8 +35,10 @@ class ModelOptions:
     n_gpu_layers: int = option(
         -1, "Layers on the GPU; -1: all, if llama.cpp was built for one.", low=-1, high=2**16
     )
-    main_gpu: int = option(0, "Above 0: the one GPU to use; else all.", low=0, high=_MOST_GPUS - 1)
-    tensor_split: str = option("", "Proportions of the model per GPU.", metavar="N,N,...")
+    main_gpu: int = option(-1, "The one GPU to use; -1: all.", low=-1, high=_MOST_GPUS - 1)
+    tensor_split: str = option(
+        "", "Shares of the layers, GPU by GPU; else by free memory.", metavar="N,N,..."
+    )
     threads: int = option(0, "Threads; 0: as many as affinity and quota allow.", low=0, high=512)
     threads_batch: int = option(
         0, "Threads of a decode of several tokens; 0: the same.", low=0, high=512
@@ -121,7 +123,7 @@ class ModelConfig(ModelOptions):
                 raise InvalidConfig(_name(each), f"must be one of {', '.join(filter(None, words))}")
         if self.kv_cache == "pool" and self.numerics == "exact":
             raise InvalidConfig("kv-cache", "must be streams for exact numerics")
-        if read_tensor_split(self.tensor_split) and self.main_gpu:
+        if read_tensor_split(self.tensor_split) and self.main_gpu >= 0:
             raise InvalidConfig("main-gpu", "uses one GPU alone; leave tensor-split out")
 
 

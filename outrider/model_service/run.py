@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
@@ -40,6 +40,9 @@ from outrider.rpc.server import Server, ServerConfig
 from outrider.tasks import first_of
 from outrider.threads import available_threads
 from outrider.vocabularies import compare
+
+if TYPE_CHECKING:
+    from outrider.engine.llama_loading import LlamaConfig
 
 _LOADING_SECONDS = 2.0
 _TRIAL_SECONDS = 60.0  # that a trial of kernels waits for others' decodes at most
@@ -133,7 +136,6 @@ def load_llama(
     def load() -> Model:
         try:
             from outrider.engine.llama import LlamaModel
-            from outrider.engine.llama_loading import LlamaConfig
         except RuntimeError as error:  # of llama_cpp, where its library cannot be mapped
             advice = driver_advice(str(error))
             reason = f"llama.cpp does not start: {error}"
@@ -141,35 +143,40 @@ def load_llama(
 
         if chooses_kernels:
             choose_kernels(config, beside)
-        return LlamaModel(
-            LlamaConfig(
-                path=config.model,
-                context=config.context,
-                sequence_count=config.sessions,
-                thread_count=config.threads,
-                batch_thread_count=config.threads_batch,
-                pad_multiple=4,
-                batch_rows=config.batch,
-                gpu_layers=config.n_gpu_layers,
-                main_gpu=config.main_gpu,
-                tensor_split=read_tensor_split(config.tensor_split),
-                numa=config.numa,
-                mmap=config.mmap,
-                mlock=config.mlock,
-                cache_type_k=config.cache_type_k,
-                cache_type_v=config.cache_type_v,
-                pool={"pool": True, "streams": False}.get(config.kv_cache),
-                flash_attention={"on": True, "off": False}.get(config.flash_attention),
-                full_window=config.swa_full or config.numerics == "exact",
-                snapshots=config.snapshots,
-                pins_threads=True,
-                is_draft=config.is_draft,
-                embeddings=config.embeddings,
-                progress=LoadingLog(config),
-            )
-        )
+        return LlamaModel(llama_config(config))
 
     return load
+
+
+def llama_config(config: ModelConfig) -> LlamaConfig:
+    """Return what the engine's loader is told of a configured model."""
+    from outrider.engine.llama_loading import LlamaConfig
+
+    return LlamaConfig(
+        path=config.model,
+        context=config.context,
+        sequence_count=config.sessions,
+        thread_count=config.threads,
+        batch_thread_count=config.threads_batch,
+        pad_multiple=4,
+        batch_rows=config.batch,
+        gpu_layers=config.n_gpu_layers,
+        main_gpu=config.main_gpu,
+        tensor_split=read_tensor_split(config.tensor_split),
+        numa=config.numa,
+        mmap=config.mmap,
+        mlock=config.mlock,
+        cache_type_k=config.cache_type_k,
+        cache_type_v=config.cache_type_v,
+        pool={"pool": True, "streams": False}.get(config.kv_cache),
+        flash_attention={"on": True, "off": False}.get(config.flash_attention),
+        full_window=config.swa_full or config.numerics == "exact",
+        snapshots=config.snapshots,
+        pins_threads=True,
+        is_draft=config.is_draft,
+        embeddings=config.embeddings,
+        progress=LoadingLog(config),
+    )
 
 
 def numerics_of(config: ModelConfig, default: str) -> Numerics | None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from outrider.engine.cuda_driver import driver_advice
+from outrider.engine.footprint import Gpu
 from outrider.engine.thread_choice import thread_choices
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_profile
 
 MEASURABLE_BYTES = 2 * 10**9
-"""Models from here on are not loaded just to look at them."""
+"""Models from here on are loaded only when asked for (`--measure`)."""
 
 LEAST_RATIO = 4
 """A draft should be this many times smaller than its target."""
@@ -20,7 +21,6 @@ LEAST_RATIO = 4
 EXPIRY_DAYS = 30  # days before its expiry a certificate is reported
 
 _DAY = 86400.0  # s
-_FULL = 0.8  # of the memory; caches and the rest of the machine need some too
 _SHORT_SPIN, _LONG_SPIN = 5000, 100_000
 _BY_DEFAULT = 30_000  # GOMP_SPINCOUNT, as outrider.engine.llama_library sets it
 
@@ -51,6 +51,7 @@ class TrialStep(Enum):
 
     IMPORT = "loading its library"
     READ = "reading the models' vocabularies"
+    MEMORY = "laying out the models in memory"
     KERNELS = "trying its kernels for the CPU"
     LOAD = "loading the model"
     SEVERAL = "decoding several tokens at once"
@@ -80,6 +81,7 @@ class LlamaBuild:
     include: str = "llama.cmake"  # how llama.cpp is built for Outrider
     machine: str = "x86_64"
     has_gpu_device: bool = False
+    driver: str = ""  # the version of NVIDIA's
     gpu_layers: int = -1  # most that any model asks for
 
 
@@ -91,12 +93,14 @@ class DecodeTrial:
     end: TrialEnd
     model: str = ""  # the name of the file that it decoded with; empty if there was none
     detail: str = ""  # the signal's name, or the last words
+    last_words: str = ""  # on standard error, of what died of a signal
     seconds: float = 0.0
     system_info: str = ""
     kernels: str = ""  # what it computes with on the CPU, in words
     untried_amx: bool = False  # it computes every file with AMX, untried
     unused: Sequence[str] = ()  # abilities of the processor that the build has no kernels for
     offloads: bool = False
+    gpus: Sequence[Gpu] = ()
     gpu_fault: str = ""  # why a build for GPUs finds none, in words
 
 
@@ -155,6 +159,10 @@ def _judge_death(library: LlamaBuild, trial: DecodeTrial, of: str) -> Finding:
     if trial.detail == "SIGKILL":
         message += ": most likely out of memory"
         return Finding("build", Severity.PROBLEM, message, "free memory, or take a smaller model")
+    if trial.gpus and library.gpu_layers != 0:
+        message += f": perhaps this build has no kernels for the card ({trial.last_words})"
+        remedy = f"{_rebuild_for_gpu(library)}; --n-gpu-layers 0 shows whether it is the card"
+        return Finding("build", Severity.PROBLEM, message, remedy)
     if trial.detail == "SIGABRT":
         remedy = "try another file; if the bundled models die too: " + _rebuild(library)
         return Finding("build", Severity.PROBLEM, f"{message}: its own check failed", remedy)
@@ -186,14 +194,12 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
     if not trial.system_info:
         return []
     if trial.offloads:
-        return [Finding("gpu", Severity.OK, "this build of llama.cpp can use a GPU")]
+        return [_describe_card(gpu, library.driver) for gpu in trial.gpus]
     if trial.gpu_fault and library.gpu_layers != 0:
         level = Severity.PROBLEM if library.gpu_layers > 0 else Severity.NOTE
         message = f"the CPU computes, as this build finds no GPU: {trial.gpu_fault}"
         return [Finding("gpu", level, message, "--n-gpu-layers 0 if that is as it should be")]
-    remedy = _pip(library, "-DGGML_CUDA=on ")
-    if library.is_checkout:
-        remedy = "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"
+    remedy = _rebuild_for_gpu(library)
     if library.gpu_layers > 0:
         message = f"{library.gpu_layers} layers shall go to a GPU, and the build can use none"
         return [Finding("gpu", Severity.PROBLEM, message, f"{remedy}; or leave --n-gpu-layers out")]
@@ -203,30 +209,43 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
     return [Finding("gpu", Severity.OK, "none, and none is needed: the CPU computes")]
 
 
+def _describe_card(gpu: Gpu, driver: str) -> Finding:
+    words = f"{gpu.name} is {gpu.card}"
+    if gpu.total_bytes:
+        words += f", {show_size(gpu.free_bytes)} of {show_size(gpu.total_bytes)} free"
+    return Finding("gpu", Severity.OK, words + (f", driver {driver}" if driver else ""))
+
+
+def _rebuild_for_gpu(library: LlamaBuild) -> str:
+    return _rebuild(replace(library, has_gpu_device=True))
+
+
 def _install(library: LlamaBuild) -> str:
+    """Return the command that installs llama.cpp, for the GPU where there is one."""
+    if library.is_checkout and library.has_gpu_device:
+        return "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"
     if library.is_checkout:
         return "rm -f .venv/ready && make setup"
     if not library.version:
-        build = f'CMAKE_ARGS="{_built_as_ours(library)}" {library.pip} install --no-cache-dir'
+        build = f"{_cmake_args(library)} {library.pip} install --no-cache-dir"
         return f"{build} --no-binary llama-cpp-python 'outrider[llama]'"
-    return _pip(library)
+    return _rebuild(library)
 
 
 def _rebuild(library: LlamaBuild) -> str:
-    return _install(library) if library.is_checkout else _pip(library)
-
-
-def _pip(library: LlamaBuild, flags: str = "") -> str:
     """Return the command that builds the library anew, past pip's cache."""
+    if library.is_checkout:
+        return _install(library)
     version = f"=={library.pinned}" if library.pinned else ""
     return (
-        f'CMAKE_ARGS="{flags}{_built_as_ours(library)}" {library.pip} install --force-reinstall '
+        f"{_cmake_args(library)} {library.pip} install --force-reinstall "
         f"--no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python{version}"
     )
 
 
-def _built_as_ours(library: LlamaBuild) -> str:
-    return f"-DCMAKE_PROJECT_llama_cpp_INCLUDE={library.include}"
+def _cmake_args(library: LlamaBuild) -> str:
+    cuda = "-DGGML_CUDA=on " if library.has_gpu_device else ""
+    return f'CMAKE_ARGS="{cuda}-DCMAKE_PROJECT_llama_cpp_INCLUDE={library.include}"'
 
 
 def _is_x86(library: LlamaBuild) -> bool:
@@ -244,45 +263,8 @@ class ModelFile:
     name: str
     size: int = 0
     error: str = ""
+    is_loaded: bool = True  # to see what it does
     context: int = 0  # tokens of a session, as it would be hosted; 0 where unknown
-
-
-Memory = tuple[int, str]
-"""The bytes that a process could take, and what sets that limit: machine or cgroup."""
-
-
-def judge_models(
-    models: Sequence[ModelFile], memory: Memory | None, offloads: bool
-) -> list[Finding]:
-    """Return whether the files can be loaded, one finding each and one for all together."""
-    findings = [_judge_file(model) for model in models]
-    # Two roles of one file share its pages.
-    total = sum(size for _, size in {(model.name, model.size) for model in models})
-    if memory is not None and total:
-        findings.append(_judge_memory(total, *memory, offloads))
-    return findings
-
-
-def _judge_file(model: ModelFile) -> Finding:
-    if model.error:
-        remedy = "give another file, or fetch it again"
-        return Finding("models", Severity.PROBLEM, f"{model.role}: {model.error}", remedy)
-    words = f"{model.role}: {model.name}, {show_size(model.size)}"
-    context = f", {model.context} tokens of context" if model.context else ""
-    return Finding("models", Severity.OK, words + context)
-
-
-def _judge_memory(total: int, available: int, limited_by: str, offloads: bool) -> Finding:
-    numbers = (
-        f"the weights take {show_size(total)} of the {show_size(available)} "
-        f"that the {limited_by} has available"
-    )
-    remedy = "take smaller weights or fewer --sessions, or host the draft on another machine"
-    if total <= _FULL * available:
-        return Finding("memory", Severity.OK, numbers)
-    if offloads or total <= available:
-        return Finding("memory", Severity.NOTE, f"{numbers}; the caches come on top", remedy)
-    return Finding("memory", Severity.PROBLEM, numbers, remedy)
 
 
 def judge_sizes(target: ModelFile, draft: ModelFile) -> list[Finding]:
@@ -343,37 +325,36 @@ def judge_pairing(
     return Finding("pair", Severity.PROBLEM, message, remedy)
 
 
-def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -> Finding:
+def judge_numerics(profile: str, left_out: str, native_ms: float, exact_ms: float) -> Finding:
     """Return what the numerics profile means; empty when the engine did not look.
 
-    Milliseconds are of a plain token under each profile, 0 where not known.
+    Milliseconds are of a plain token under each profile, 0 where not known; `left_out` says why the
+    target was not loaded.
     """
     shown = show_profile(profile, native_ms, exact_ms)
     if profile == "exact":
         message = f"{shown}: a seed gives the same text with and without drafts, bit for bit"
         return Finding("numerics", Severity.OK, message)
     if profile == "native":
+        also = "--numerics exact forbids it" if exact_ms else "Q8_0 or Q4_0 on a CPU would not"
         message = (
             f"{shown}: texts keep the target's exact distribution, but bits depend on batching, "
-            "so a seed may give another text at near-ties"
+            f"so a seed may give another text at near-ties ({also})"
         )
-        if exact_ms:
-            return Finding("numerics", Severity.OK, f"{message} (--numerics exact forbids it)")
-        remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/tuning.md)"
-        return Finding("numerics", Severity.NOTE, message, remedy)
-    why = _too_large("target", size) or "the trial did not get so far"
-    return Finding("numerics", Severity.NOTE, f"not known: {why}", "outrider status, once it runs")
+        return Finding("numerics", Severity.OK, message)
+    if left_out:
+        return Finding("numerics", Severity.OK, f"not known: {left_out}")
+    message = "not known: the trial did not get so far"
+    return Finding("numerics", Severity.NOTE, message, "outrider status, once it runs")
 
 
 def unmeasured(models: Sequence[ModelFile]) -> str:
-    """Return why some are not tried together; empty where nothing keeps them from it."""
-    return "; ".join(filter(None, (_too_large(each.role, each.size) for each in models)))
-
-
-def _too_large(role: str, size: int) -> str:
-    if size < MEASURABLE_BYTES:
-        return ""
-    return f"a {role} of {show_size(size)} is not loaded just to look"
+    """Return why some are not loaded; empty where all are."""
+    return "; ".join(
+        f"a {each.role} of {show_size(each.size)} is loaded only with --measure"
+        for each in models
+        if not each.is_loaded
+    )
 
 
 def judge_rollback(kind: str, snapshots: int, checkpoint_ms: float) -> Finding:
@@ -404,7 +385,7 @@ def judge_threads(
     is not known. Roles that compute `on_gpu` take no core from others, and with `has_draft_beside`
     a draft is kept off the GPU and leaves them some.
     """
-    limit = f"{_plural(affinity, 'core')} in the affinity mask"
+    limit = f"{plural(affinity, 'core')} in the affinity mask"
     if available < affinity:
         limit += f", {available} by the cgroup's quota"
     findings, words, computing = [], [], list[int]()
@@ -417,17 +398,17 @@ def judge_threads(
         words.append(f"{role} {shown}{' beside the GPU' * (role in on_gpu)}")
         if count > available:
             flag = "--draft-threads" if role == "draft" else "--threads"
-            message = f"{role}: {_plural(count, 'thread')}, but only {limit}"
+            message = f"{role}: {plural(count, 'thread')}, but only {limit}"
             remedy = f"{flag} {available}, or leave it out"
             findings.append(Finding("threads", Severity.PROBLEM, message, remedy))
         elif 0 < physical < choices[-1]:
             flag = "--draft-threads" if role == "draft" else "--threads"
-            message = f"{role}: {choices[-1]} threads on {_plural(physical, 'core')}"
+            message = f"{role}: {choices[-1]} threads on {plural(physical, 'core')}"
             message += " with two hardware threads each, which seldom help"
             findings.append(Finding("threads", Severity.NOTE, message, f"try {flag} {physical}"))
     if not findings:
         turns = sum(computing) > available and len(computing) > 1
-        said = ", ".join(words) + f", who take turns on {_plural(available, 'core')}" * turns
+        said = ", ".join(words) + f", who take turns on {plural(available, 'core')}" * turns
         findings.append(Finding("threads", Severity.OK, "; ".join(filter(None, (said, limit)))))
     return findings
 
@@ -559,7 +540,7 @@ def judge_certificate(
         return Finding("tls", Severity.PROBLEM, f"{what} is not valid yet", remedy)
     if seconds is None:
         return Finding("tls", Severity.OK, f"{what} can be read; its expiry is not known")
-    words = f"{what} is valid for another {_plural(int(seconds // _DAY), 'day')}"
+    words = f"{what} is valid for another {plural(int(seconds // _DAY), 'day')}"
     return judge_expiry(what, seconds) or Finding("tls", Severity.OK, words)
 
 
@@ -569,7 +550,7 @@ def judge_expiry(what: str, seconds: float) -> Finding | None:
     if seconds <= 0:
         return Finding("tls", Severity.PROBLEM, f"{what} has expired", remedy)
     if seconds < EXPIRY_DAYS * _DAY:
-        message = f"{what} expires in {_plural(int(seconds // _DAY), 'day')}"
+        message = f"{what} expires in {plural(int(seconds // _DAY), 'day')}"
         return Finding("tls", Severity.NOTE, message, remedy)
     return None
 
@@ -594,5 +575,5 @@ def median_of(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _plural(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

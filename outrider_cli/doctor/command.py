@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity
     from outrider_cli.doctor.checks import DecodeTrial, Finding, LlamaBuild, ModelFile, TrialEnd
+    from outrider_cli.doctor.model_checks import Placed
 
-_TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
+_TRIAL_SECONDS = 120.0  # s; a cold file of 2 GB, and some thousand tokens
 _PROBE_SECONDS = 60.0  # s; in which one service is probed
 _SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and does not disturb others
 _LISTENS = {
@@ -80,6 +81,13 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Load large models too: what their decodes cost, how often the draft is right.",
+        ),
+    ] = False,
     remeasure: Annotated[
         bool,
         typer.Option(
@@ -105,7 +113,7 @@ def doctor(
     addresses = {"orchestrator": orchestrator, "target": target, "draft": draft}
     peers = {role: address for role, address in addresses.items() if address}
     hosted = _hosted(model, draft_model, engine, draft_engine, not peers)
-    findings = _look(hosted, peers, listen, connection)
+    findings = _look(hosted, measure, peers, listen, connection)
     if as_json:
         print(json.dumps({"findings": _objects(findings), "ok": all_well(findings)}))
     else:
@@ -121,11 +129,10 @@ def _hosted(
     draft_engine: ModelOptions,
     whole_pair: bool,
 ) -> list[PlannedModel]:
-    """Return the models to host: a pair of what is given and what is bundled, or what is given."""
+    """Return the models to host: what is given; without a target, and a peer, what is bundled."""
     target, draft = model, draft_model
-    if whole_pair:
-        bundled = BUNDLED_TARGET if BUNDLED_TARGET.is_file() else None
-        target, draft = model or bundled, draft_model or model or (bundled and BUNDLED_DRAFT)
+    if whole_pair and target is None and BUNDLED_TARGET.is_file():
+        target, draft = BUNDLED_TARGET, draft or BUNDLED_DRAFT
     draft_engine = replace(draft_engine, context=draft_engine.context or engine.context)
     both = (("target", target, engine), ("draft", draft, draft_engine))
     return [PlannedModel(role, path, options) for role, path, options in both if path]
@@ -133,22 +140,24 @@ def _hosted(
 
 def _look(
     hosted: Sequence[PlannedModel],
+    measure: bool,
     peers: dict[str, str],
     listen: str | None,
     connection: ClientOptions,
 ) -> list[Finding]:
     """Return the findings of all checks, in the order of what depends on what."""
     from outrider_cli.doctor.checks import judge_versions
+    from outrider_cli.doctor.machine import versions
     from outrider_cli.screen import Progress
 
     hosts = bool(hosted) or not peers
     security = connection.security()
-    findings = [judge_versions(_versions())]
+    findings = [judge_versions(versions())]
     progress = Progress()
     try:
         if hosts:
             progress.say("trying llama.cpp")
-            findings += _look_here(hosted)
+            findings += _look_here(hosted, measure)
         progress.say("looking at the ports and the peers")
         findings += asyncio.run(_look_around(hosts, peers, listen, security))
     finally:
@@ -159,91 +168,73 @@ def _look(
 # --- llama.cpp and the models ---
 
 
-def _look_here(hosted: Sequence[PlannedModel]) -> list[Finding]:
+def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
     """Return what is found about this machine as a host of models."""
     from outrider.memory import available_memory
-    from outrider_cli.doctor import checks
+    from outrider_cli.doctor import checks, model_checks
 
     configs = {one.role: one.options.config(one.path, one.role == "draft") for one in hosted}
     library = _library(hosted)
-    files = [_file(one) for one in hosted]
-    tried = _try_llama(library, hosted, files, configs)
+    files = [_file(one, measure) for one in hosted]
+    tried = _try_llama(library, files, configs, measure)
     files = [_with_context(one, file, tried) for one, file in zip(hosted, files, strict=True)]
-    offloads = tried.trial is not None and tried.trial.offloads
+    gpus = tried.trial.gpus if tried.trial else ()
+    footprints = tried.report.get("footprints", {})
+    placed = [
+        model_checks.place(one.role, one.options.sessions, file.size, footprints.get(one.role))
+        for one, file in zip(hosted, files, strict=True)
+        if file.size and not file.error
+    ]
+    costs = tried.report.get("costs", {})
     return [
         *checks.judge_build(library, tried.trial),
-        *checks.judge_models(files, available_memory(), offloads),
-        *_pair(files, tried),
+        *model_checks.judge_models(files),
+        *model_checks.judge_memory(placed, gpus, available_memory()),
+        *model_checks.judge_decodes(tried.report.get("decode_ms", ()), costs.get("draft_ms")),
+        *_pair(files, placed, tried),
         *_numerics(files, tried),
         *_rollback(tried),
-        *_sharing(hosted, tried),
+        *_sharing(hosted, placed, tried),
     ]
 
 
 def _library(hosted: Sequence[PlannedModel]) -> LlamaBuild:
     from outrider.engine.kernels import LLAMA_CMAKE
     from outrider_cli.doctor.checks import LlamaBuild
-    from outrider_cli.doctor.machine import has_gpu_device
+    from outrider_cli.doctor.machine import (
+        has_gpu_device,
+        nvidia_driver,
+        pinned_version,
+        version_of,
+    )
     from outrider_cli.services.pair import ROOT
 
     return LlamaBuild(
-        version=_version("llama-cpp-python"),
-        pinned=_pinned_version(),
+        version=version_of("llama-cpp-python"),
+        pinned=pinned_version(),
         is_checkout=(ROOT / "scripts" / "setup").is_file(),
         pip=f"{shlex.quote(sys.executable)} -m pip",
         include=str(LLAMA_CMAKE),
         machine=platform.machine(),
         has_gpu_device=has_gpu_device(),
+        driver=nvidia_driver(),
         gpu_layers=max((one.options.n_gpu_layers for one in hosted), default=-1),
     )
 
 
-def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
-def _pinned_version() -> str:
-    """Return the version that the extra `llama` asks for."""
-    from importlib.metadata import PackageNotFoundError, requires
-
-    try:
-        wanted = requires("outrider") or []
-    except PackageNotFoundError:
-        return ""
-    words = [one.partition(";")[0].strip() for one in wanted]
-    pins = [one.partition("==")[2] for one in words if one.startswith("llama-cpp-python==")]
-    return pins[0] if pins else ""
-
-
-def _versions() -> dict[str, str]:
-    import outrider
-
-    return {
-        "Python": platform.python_version(),
-        "outrider": outrider.__version__,
-        "grpcio": _version("grpcio"),
-        "llama-cpp-python": _version("llama-cpp-python"),
-        platform.system(): f"{platform.release()} {platform.machine()}",
-    }
-
-
-def _file(one: PlannedModel) -> ModelFile:
+def _file(one: PlannedModel, measure: bool) -> ModelFile:
     """Return what can be said of a model's file without llama.cpp."""
     from outrider.engine.gguf_check import check_gguf
     from outrider.errors import OutriderError
-    from outrider_cli.doctor.checks import ModelFile
+    from outrider_cli.doctor.checks import MEASURABLE_BYTES, ModelFile
 
     name = one.path.name
     try:
         if not one.path.exists():
             return ModelFile(role=one.role, name=name, error=f"there is no file {one.path}")
-        check_gguf(one.path)
-        return ModelFile(role=one.role, name=name, size=one.path.stat().st_size)
+        size = sum(part.stat().st_size for part in check_gguf(one.path).files)
+        is_loaded = measure or size < MEASURABLE_BYTES
+        return ModelFile(role=one.role, name=name, size=size, is_loaded=is_loaded)
     except OutriderError as error:
         return ModelFile(role=one.role, name=name, error=str(error).removeprefix("model: "))
     except OSError as error:
@@ -262,25 +253,27 @@ def _with_context(one: PlannedModel, file: ModelFile, tried: Probed) -> ModelFil
 
 def _try_llama(
     library: LlamaBuild,
-    hosted: Sequence[PlannedModel],
     files: Sequence[ModelFile],
     configs: dict[str, ModelConfig],
+    measure: bool,
 ) -> Probed:
     """Let a process of its own try llama.cpp, which may well die of it."""
+    from outrider.engine.footprint import Gpu
     from outrider_cli.cpu_time import OthersClock
     from outrider_cli.doctor.checks import DecodeTrial, TrialStep
 
     if not library.version:
         return Probed()
-    sizes = {file.role: file.size for file in files if not file.error}
-    sound = [one for one in hosted if one.role in sizes]
+    sound = [file for file in files if not file.error]
+    loaded = {file.role: file.size for file in sound if file.is_loaded}
     order = {
-        "vocabularies": {one.role: str(one.path) for one in sound},
-        "trials": _trials(sizes, configs),
-        "together": {role: _trial_values(configs[role], _SMALL_BYTES) for role in _small(sizes)},
+        "hosted": {file.role: _values(configs[file.role]) for file in sound},
+        "trials": _trials(loaded, configs),
+        "together": {role: _trial_values(configs[role], _SMALL_BYTES) for role in loaded},
     }
     others = OthersClock()
-    code, lines, last_words = _run_probe(json.dumps(order))
+    seconds = None if measure else _TRIAL_SECONDS
+    code, lines, last_words = _run_probe(json.dumps(order), seconds)
     report: dict[str, Any] = {}
     for line in lines:
         report |= line
@@ -290,12 +283,14 @@ def _try_llama(
         end=end,
         model=report.get("model", ""),
         detail=detail,
+        last_words=last_words,
         seconds=_TRIAL_SECONDS,
         system_info=report.get("system_info", ""),
         kernels=report.get("kernels", ""),
         unused=report.get("unused", ()),
         untried_amx=report.get("untried_amx", False),
         offloads=report.get("offloads", False),
+        gpus=[Gpu(**each) for each in report.get("gpus", ())],
         gpu_fault=report.get("gpu_fault", ""),
     )
     return Probed(trial, report, others.share() or 0.0)
@@ -315,8 +310,7 @@ def _end(code: int | None, failure: str, last_words: str) -> tuple[TrialEnd, str
 def _trials(sizes: dict[str, int], configs: dict[str, ModelConfig]) -> list[dict[str, Any]]:
     """Return the models to decode with, of which the first that can be read is taken."""
     trials: list[dict[str, Any]] = [
-        {"role": role, "values": _trial_values(configs[role], size)}
-        for role, size in _small(sizes).items()
+        {"role": role, "values": _trial_values(configs[role], size)} for role, size in sizes.items()
     ]
     if BUNDLED_DRAFT.is_file():
         values = {"model": str(BUNDLED_DRAFT), "is_draft": True, "threads": 1}
@@ -324,23 +318,20 @@ def _trials(sizes: dict[str, int], configs: dict[str, ModelConfig]) -> list[dict
     return trials
 
 
-def _small(sizes: dict[str, int]) -> dict[str, int]:
-    """Return those that are loaded just to look at them."""
-    from outrider_cli.doctor.checks import MEASURABLE_BYTES
-
-    return {role: size for role, size in sizes.items() if size < MEASURABLE_BYTES}
-
-
 def _trial_values(config: ModelConfig, size: int) -> dict[str, Any]:
     """Return the configuration of a trial as JSON knows it."""
     from outrider.threads import available_threads
 
     most = 1 if size < _SMALL_BYTES else config.threads or available_threads()
-    values = {**asdict(config), "threads": min(most, available_threads()), "threads_batch": 0}
-    return {**values, "model": str(config.model)}
+    return {**_values(config), "threads": min(most, available_threads()), "threads_batch": 0}
 
 
-def _run_probe(order: str) -> tuple[int | None, list[dict[str, Any]], str]:
+def _values(config: ModelConfig) -> dict[str, Any]:
+    """Return a configuration as JSON knows it."""
+    return {**asdict(config), "model": str(config.model)}
+
+
+def _run_probe(order: str, seconds: float | None) -> tuple[int | None, list[dict[str, Any]], str]:
     """Return the exit code (None: too slow), the lines it reported, the last words."""
     command = (sys.executable, "-P", "-m", "outrider_cli.doctor.trial")
     # Waiting is judged elsewhere; here it would only make the trial slow.
@@ -353,7 +344,7 @@ def _run_probe(order: str) -> tuple[int | None, list[dict[str, Any]], str]:
             input=order.encode(),
             capture_output=True,
             env=environment,
-            timeout=_TRIAL_SECONDS,
+            timeout=seconds,
             check=False,
         )
         code, out, err = ended.returncode, ended.stdout, ended.stderr
@@ -383,20 +374,22 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
+def _pair(files: Sequence[ModelFile], placed: Sequence[Placed], tried: Probed) -> list[Finding]:
     from outrider_cli.doctor.checks import judge_pairing, judge_sizes, unmeasured
 
     if len(files) != 2 or "pair" not in tried.report:
         return []
     pair = {**tried.report["pair"], **tried.report.get("expected", {})}
     found = [judge_pairing(**pair, left_out=unmeasured(files)), *judge_sizes(*files)]
-    return found + _forecast(tried.report, tried.others_share)
+    # As `up` has it: the draft in the target's process, unless that computes on a GPU alone.
+    on_gpu = [bool(each.footprint.gpu_layers) for each in placed]
+    return found + _forecast(tried.report, tried.others_share, on_gpu != [True, False])
 
 
-def _forecast(report: dict[str, Any], others_share: float) -> list[Finding]:
+def _forecast(report: dict[str, Any], others_share: float, takes_turns: bool) -> list[Finding]:
     """Return what drafts are expected to gain, where both models were tried together."""
     from outrider_cli.doctor.report import judge_gain
-    from outrider_cli.forecasting import best_over_alone, on_one_machine
+    from outrider_cli.forecasting import best_over_alone, on_one_machine, too_slow
 
     costs, expected = report.get("costs"), report.get("expected", {})
     if costs is None or expected.get("acceptance") is None:
@@ -405,9 +398,11 @@ def _forecast(report: dict[str, Any], others_share: float) -> list[Finding]:
         on_one_machine(),
         decode_costs=tuple((rows, ms / 1e3) for rows, ms in costs["target_ms"]),
         draft_token_seconds=costs["draft_ms"] / 1e3,
-        takes_turns=True,  # as `up` has it on one machine: the draft in the target's process
+        takes_turns=takes_turns,
     )
-    return [judge_gain(best_over_alone(measured, expected["acceptance"]), others_share)]
+    acceptance = expected["acceptance"]
+    ratio = best_over_alone(measured, acceptance)
+    return [judge_gain(ratio, others_share, too_slow(measured, acceptance))]
 
 
 def _rollback(tried: Probed) -> list[Finding]:
@@ -417,17 +412,19 @@ def _rollback(tried: Probed) -> list[Finding]:
 
 
 def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
-    from outrider_cli.doctor.checks import judge_numerics
+    from outrider_cli.doctor.checks import judge_numerics, unmeasured
 
     targets = [file for file in files if file.role == "target" and not file.error]
     if not targets or tried.trial is None:
         return []
     report = tried.report
     costs = report.get("plain_ms", (0.0, 0.0))
-    return [judge_numerics(report.get("profile", ""), targets[0].size, *costs)]
+    return [judge_numerics(report.get("profile", ""), unmeasured(targets), *costs)]
 
 
-def _sharing(hosted: Sequence[PlannedModel], tried: Probed) -> list[Finding]:
+def _sharing(
+    hosted: Sequence[PlannedModel], placed: Sequence[Placed], tried: Probed
+) -> list[Finding]:
     from outrider.threads import available_threads, physical_cores
     from outrider_cli.doctor.checks import judge_openmp, judge_threads
 
@@ -436,11 +433,11 @@ def _sharing(hosted: Sequence[PlannedModel], tried: Probed) -> list[Finding]:
     system_info = tried.trial.system_info if tried.trial else ""
     uses_openmp = not system_info or "OPENMP = 1" in system_info
     offloads = tried.trial is not None and tried.trial.offloads
-    on_gpu = [one.role for one in hosted if offloads and one.options.n_gpu_layers != 0]
-    has_draft_beside = offloads and "draft" not in on_gpu
+    on_gpu = [each.role for each in placed if each.footprint.is_on_gpu]
+    kept_off = [one.role for one in hosted if offloads and one.options.n_gpu_layers == 0]
     cores = affinity, available_threads(), physical_cores()
     return [
-        *judge_threads(wanted, *cores, on_gpu, has_draft_beside),
+        *judge_threads(wanted, *cores, on_gpu, "draft" in kept_off),
         *judge_openmp(os.environ, len(hosted), uses_openmp),
     ]
 

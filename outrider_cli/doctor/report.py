@@ -19,14 +19,18 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 _INDENT = " " * 18
 
 
-def judge_gain(ratio: float, others_share: float = 0.0) -> Finding:
-    """Return whether drafts pay by a forecast, from times of a machine that nothing else used."""
+def judge_gain(ratio: float, others_share: float = 0.0, slow: str = "") -> Finding:
+    """Return whether drafts pay by a forecast, from times of a machine that nothing else used.
+
+    `slow` says which target a draft is too slow for.
+    """
     if others_share > _BUSY_SHARE:
         message = "The machine is too busy to say whether drafts pay; try again when it is not."
     elif ratio > 1 + UNSURE:
         message = "Drafts are expected to help here; outrider bench measures how much."
     else:
         message = "Drafts are not expected to save time here; then none are made."
+        message += f" {slow[0].upper()}{slow[1:]}." if slow else ""
     return Finding(GAIN, Severity.OK, message)
 
 

@@ -24,7 +24,7 @@ from outrider.engine.profile import choose, plain_costs
 from outrider.engine.translating import needed_translation
 from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
 from outrider.model_service.config import ModelConfig
-from outrider.model_service.run import choose_kernels, load_llama
+from outrider.model_service.run import choose_kernels, llama_config, load_llama
 from outrider.model_service.servicer import describe_vocabulary
 from outrider.translation import TokenTable, Translation
 from outrider.v1 import common_pb2 as common
@@ -48,9 +48,11 @@ def main() -> None:
     try:
         _tell_library()
         translation: Translation | None = None
-        pair = {role: _read(role, Path(path)) for role, path in order["vocabularies"].items()}
+        configs = {role: _config(values) for role, values in order["hosted"].items()}
+        pair = {role: _read(role, config.model) for role, config in configs.items()}
         if len(pair) == 2 and all(pair.values()):
             translation = _tell_pair(pair["target"], pair["draft"])
+        _tell_footprints({role: configs[role] for role, found in pair.items() if found})
         # A model that cannot be read says nothing about the build.
         trials = [trial for trial in order["trials"] if pair.get(trial["role"], ()) is not None]
         if trials:
@@ -102,6 +104,7 @@ def _load(config: ModelConfig) -> Model:
 
 def _tell_library() -> None:
     _begin(TrialStep.IMPORT)
+    from outrider.engine.llama_devices import gpus
     from outrider.engine.llama_library import (
         gpu_fault,
         has_untried_amx,
@@ -111,7 +114,17 @@ def _tell_library() -> None:
     )
 
     _print(system_info=system_info(), offloads=offloads(), gpu_fault=gpu_fault())
+    _print(gpus=[asdict(gpu) for gpu in gpus()])
     _print(unused=unused_features(), untried_amx=has_untried_amx())
+
+
+def _tell_footprints(configs: dict[str, ModelConfig]) -> None:
+    """Report what each model would take of every device's memory."""
+    from outrider.engine.llama_footprint import footprint
+
+    _begin(TrialStep.MEMORY)
+    found = {role: footprint(llama_config(config)) for role, config in configs.items()}
+    _print(footprints={role: asdict(each) for role, each in found.items()})
 
 
 def _tell_kernels(trials: Sequence[dict[str, Any]]) -> None:
@@ -179,10 +192,12 @@ def _try(role: str, values: dict[str, Any]) -> Numerics | None:
         _begin(TrialStep.NUMERICS)
         padding = exact_padding(model)
         model.pad_multiple = 1
-        plain = plain_costs(decode_costs(model, perf_counter), padding)
+        decodes = decode_costs(model, perf_counter)
+        plain = plain_costs(decodes, padding)
         costs = [1e3 * plain.native, 1e3 * (plain.exact or 0.0)]
         profile = choose(None, plain)
         _print(profile=profile.value, plain_ms=costs)
+        _print(decode_ms=[(each.rows, 1e3 * each.seconds) for each in decodes])
         model.truncate(0, 0)
         memory = model.describe()
         price = 1e3 * rejection_cost(model, perf_counter).checkpoint_seconds

@@ -46,6 +46,43 @@ def llama_decode(context, batch):
 real.llama_decode = llama_decode
 """
 
+WITH_A_CARD = """
+import importlib, os, sys
+
+here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+del sys.modules["llama_cpp"]
+real = importlib.import_module("llama_cpp")
+library, set_log, callbacks = real.llama_cpp._lib, real.llama_log_set, []
+
+def memory(device, free, total):
+    free._obj.value, total._obj.value = {free}, 80 << 30
+
+class Library:
+    its = {{
+        "ggml_backend_dev_count": lambda: 1,
+        "ggml_backend_dev_get": lambda i: i + 1,
+        "ggml_backend_dev_type": lambda device: 1,
+        "ggml_backend_dev_name": lambda device: b"CUDA0",
+        "ggml_backend_dev_description": lambda device: b"A card",
+        "ggml_backend_dev_memory": memory,
+    }}
+
+    def __getitem__(self, name):
+        return self.its.get(name) or library[name]
+
+def llama_log_set(callback, data):
+    def said(level, text, _):
+        on_card = text.replace(b"device CPU,", b"device CUDA0,").replace(b"= CPU", b"= CUDA0")
+        callback(level, on_card, _)
+
+    callbacks.append(real.llama_log_callback(said))
+    set_log(callbacks[-1], data)
+
+real.llama_cpp._lib, real.llama_log_set = Library(), llama_log_set
+real.llama_supports_gpu_offload = lambda: True
+"""
+
 
 def run(*arguments: str, prefix: tuple[str, ...] = (), **variables: str) -> tuple[int, str]:
     """Return exit code and output of a run; nothing may be on standard error."""
@@ -127,7 +164,7 @@ def test_this_machine_is_fine_with_the_bundled_pair():
     assert {finding["level"] for finding in found if finding["check"] != "threads"} == {"ok"}
     assert all(finding.keys() == {"check", "level", "message", "remedy"} for finding in found)
     assert list(dict.fromkeys(finding["check"] for finding in found)) == [
-        *("versions", "build", "kernels", "gpu", "models", "memory"),
+        *("versions", "build", "kernels", "gpu", "models", "memory", "decodes"),
         *("pair", "drafts", "numerics", "rollback", "threads", "openmp", "ports"),
     ]
     assert TARGET.name in of(found, "build")[0]["message"]
@@ -157,6 +194,24 @@ def test_a_build_that_crashes_is_recognised_and_leaves_the_doctor_alive(tmp_path
     assert "setup" in crash["remedy"]
     # What was found before is still told.
     assert of(found, "pair")[0]["level"] == "ok"
+
+
+@pytest.mark.parametrize(("free", "level"), [(70 << 30, "ok"), (1 << 20, "problem")])
+def test_a_card_is_shown_with_the_layers_on_it_and_whether_it_has_room(
+    small: tuple[str, ...], tmp_path: Path, free: int, level: str
+):
+    """The card is a fake of llama.cpp's functions, and the processor computes."""
+    package = tmp_path / "llama_cpp"
+    package.mkdir()
+    (package / "__init__.py").write_text(WITH_A_CARD.format(free=free))
+    found = findings(*small, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    card, target, draft = (one["message"] for one in of(found, "gpu"))
+    assert card.startswith("CUDA0 is A card, ") and " of 85.9 GB free" in card
+    assert target == "target: of 5 layers 5 on CUDA0" and draft.startswith("draft: of ")
+    on_card, on_cpu = of(found, "memory")
+    assert on_card["level"] == level
+    assert " that CUDA0 has free (target: weights " in on_card["message"]
+    assert on_cpu["level"] == "ok" and " that the " in on_cpu["message"]
 
 
 def test_a_library_that_does_not_load_is_a_problem(tmp_path: Path):
@@ -345,7 +400,18 @@ def test_of_a_large_target_what_the_draft_alone_says_is_said(
     pair = of(json.loads(capsys.readouterr().out)["findings"], "pair")[0]["message"]
     shares = "so it translates at string level" in pair and "on a sample of text they are" in pair
     assert shares is is_foreign
-    assert "not measured: how often the draft is right (a target of 22.4 MB is not loaded" in pair
+    assert "not measured: how often the draft is right (a target of 22.4 MB is loaded only" in pair
+
+
+def test_a_large_target_is_loaded_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("outrider_cli.doctor.checks.MEASURABLE_BYTES", TARGET.stat().st_size)
+    words = ["doctor", "--json", "--model", str(TARGET), "--draft-model", str(DRAFT)]
+    outrider_cli.run([*words, "--measure"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert "; the draft is right in " in of(found, "pair")[0]["message"]
+    assert of(found, "decodes")[0]["message"].startswith("target 1:")
 
 
 def theirs_of(found: list[dict[str, str]]) -> dict[str, str]:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     *("README.md", "docs/tuning.md", "docs/troubleshooting.md", "docs/operations.md"),
     *("docs/sampling.md", "docs/grammars.md", "docs/json-rpc.md", "docs/grpc-api.md"),
-    "docs/chat.md",
+    *("docs/chat.md", "docs/gpu.md"),
 )
 PATIENCE = 300.0
 """On a busy machine; the longest block takes half a minute on a quiet one."""

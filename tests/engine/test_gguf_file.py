@@ -410,8 +410,11 @@ def split(folder: Path, *, number: int = 1, of: int = 2) -> Path:
 
 def test_all_parts_of_a_split_model_are_checked(tmp_path: Path) -> None:
     first = split(tmp_path)
-    check_gguf(first)
     second = first.with_name("m-00002-of-00002.gguf")
+    checked = check_gguf(first)
+    assert checked.files == [first, second]
+    # The first part has no tensor here; the second's is float32[4, 64].
+    assert checked.tensor_bytes == {"token_embd.weight": 4 * 64 * 4}
     second.write_bytes(second.read_bytes()[:-5])
     assert f"{second} is truncated: 5 bytes are missing" in refusal(first)
     second.unlink()

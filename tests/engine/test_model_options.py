@@ -57,8 +57,8 @@ def last_row(path: Path, **options: Any) -> np.ndarray[Any, Any]:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n_gpu_layers": -2}, "n-gpu-layers: must be in [-1, 65536], not -2"),
-    ({"main_gpu": -1}, "main-gpu: must be in [0, 15], not -1"),
-    ({"main_gpu": 16}, "main-gpu: must be in [0, 15], not 16"),
+    ({"main_gpu": -2}, "main-gpu: must be in [-1, 15], not -2"),
+    ({"main_gpu": 16}, "main-gpu: must be in [-1, 15], not 16"),
     ({"threads": 513}, "threads: must be in [0, 512], not 513"),
     ({"threads_batch": -1}, "threads-batch: must be in [0, 512], not -1"),
     ({"batch": LEAST_BATCH - 1}, "batch: must be in [68, 16384], not 67"),
@@ -75,7 +75,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tensor_split": "inf"}, "tensor-split: must be in [0, 1e6] and not all zero"),
     ({"tensor_split": "0,0"}, "tensor-split: must be in [0, 1e6] and not all zero"),
     ({"tensor_split": ",".join("1" * 17)}, "tensor-split: at most 16 GPUs, not 17"),
-    ({"tensor_split": "1,1", "main_gpu": 1}, "main-gpu: uses one GPU alone"),
+    ({"tensor_split": "1,1", "main_gpu": 0}, "main-gpu: uses one GPU alone"),
 ]
 
 
@@ -97,7 +97,7 @@ def test_proportions_are_read() -> None:
     ("options", "name"),
     [
         ({"n_gpu_layers": 1}, "n-gpu-layers"),
-        ({"main_gpu": 1}, "main-gpu"),
+        ({"main_gpu": 0}, "main-gpu"),
         ({"tensor_split": "3,1"}, "tensor-split"),
     ],
 )

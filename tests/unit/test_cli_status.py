@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from outrider.client import Activity, PeerState, PeerStatus, RefusedDraft, Status
+from outrider.client import Activity, ControllerView, PeerState, PeerStatus, RefusedDraft, Status
 from outrider_cli.status_table import status_object, status_view, waiting_line
 from tests.unit.test_cli_render import MODEL, READY, REFUSED, STATUS
 
@@ -99,6 +99,17 @@ def test_who_drafts_is_in_the_last_line() -> None:
     lone = replace(sources, speculating=False, reason="no draft is configured", peers=(READY,))
     told = "drafts from the text itself (suffix, copy); no draft is configured"
     assert shown(lone)[-1] == told
+
+
+def test_a_draft_that_is_too_slow_for_its_target_is_named_with_the_target_it_would_help() -> None:
+    costs = ((1, 0.01), (8, 0.01), (16, 0.02))
+    measured = ControllerView(decode_costs=costs, draft_token_seconds=0.012)
+    ready = replace(STATUS, speculating=True, reason="", peers=(READY, DRAFT), controller=measured)
+    assert " ".join(shown(ready)[3:]).startswith(
+        "speculating with small; a draft of 12 ms a token cannot help a target of 10 ms"
+    )
+    quick = replace(measured, draft_token_seconds=0.002)
+    assert shown(replace(ready, controller=quick))[3:] == ["speculating with small"]
 
 
 def test_the_object_has_everything() -> None:

@@ -57,10 +57,3 @@ def test_a_ratio_keeps_the_digits_that_tell_it_from_one():
 )
 def test_one_text_gives_an_estimate_and_no_advice(ratio, said):
     assert verdict.estimate(ratio) == said
-
-
-def test_a_forecast_is_called_one():
-    assert verdict.forecast(1.4) == (
-        "Drafts are expected to help here: about 1.4 times the target alone."
-    )
-    assert verdict.forecast(1.03) == "Drafts are not expected to save time here."

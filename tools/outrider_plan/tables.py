@@ -1,16 +1,34 @@
-"""What `outrider plan` prints: the modes, the places and the advice."""
+"""What `outrider plan` prints: the answer, what each acceptance rate yields, and the places."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from outrider.client import ControllerView, ModelInfo
-from outrider.core.forecast import Forecast, Mode, break_even
+from outrider.core.forecast import Mode
 from outrider.costs import NO_REJECTION_COST, RejectionCost
-from outrider_cli.forecasting import best_over_alone, conditions_of, possible
+from outrider_cli.forecasting import (
+    LIKELY,
+    best_over_alone,
+    conditions_of,
+    least,
+    pays,
+    possible,
+    reach,
+    show_ms,
+    too_slow,
+)
 from outrider_cli.memories import show_memory
-from outrider_cli.verdict import UNSURE, forecast, times
+from outrider_cli.verdict import times
 from outrider_plan.layouts import compared, layout_lines
+
+_HOW = {
+    Mode.SERIAL: "draft, then verify",
+    Mode.WAITING: "run ahead, then wait",
+    Mode.NO_WAIT: "run ahead, never wait",
+    Mode.OWN: "in the target's process",
+}
 
 
 def price_of(target: ModelInfo | None) -> RejectionCost:
@@ -30,11 +48,59 @@ def memory_of(target: ModelInfo | None) -> str:
     )
 
 
-def _cell(found: Forecast | None, alone: float) -> str:
-    if found is None:
-        return f"{'-':^15}"
-    rate = f"{found.rate:.1f}" if found.rate < 1000.0 else f"{found.rate:.0f}"
-    return f"{rate:>5} {found.rate / alone:5.2f}x {found.length:<2}"
+def answer(
+    measured: ControllerView,
+    acceptances: Sequence[float],
+    n_max: int,
+    price: RejectionCost = NO_REJECTION_COST,
+) -> str:
+    """Return in a sentence whether a draft is expected to pay, where, and how far away at most."""
+    draft = f"a draft of {show_ms(measured.draft_token_seconds)} ms a token"
+    target = f"a target of {show_ms(measured.decode_costs[0][1])} ms"
+    paying = [each for each in acceptances if pays(measured, each, n_max, price)]
+    if not paying:
+        return _capital(_refusal(measured, draft, target, max(acceptances), n_max, price))
+    worst, best = paying[0], paying[-1]
+    gains = [times(best_over_alone(measured, each, n_max, price)) for each in (worst, best)]
+    more = " or more" if len(acceptances) > 1 else ""
+    said = f"{draft} helps {target} if {100 * worst:.0f} %{more} of its tokens are accepted: "
+    said += f"{gains[0]} the target alone" + f", {gains[1]} at {100 * best:.0f} %" * (best > worst)
+    if measured.takes_turns:
+        return _capital(f"{said}.")
+    far = _away(reach(measured, best, n_max, price))
+    return _capital(f"{said}. It pays up to a round trip of {far}, at {100 * best:.0f} %.")
+
+
+def _refusal(
+    measured: ControllerView,
+    draft: str,
+    target: str,
+    acceptance: float,
+    n_max: int,
+    price: RejectionCost,
+) -> str:
+    """Return that a draft does not pay, and what would make it: another place, rate or target."""
+    far = reach(measured, acceptance, n_max, price)
+    if far and not measured.takes_turns:
+        trip = f"with a round trip of {show_ms(measured.draft_latency_seconds)} ms"
+        return f"{draft} does not help {target} {trip}; up to {_away(far)} it would."
+    needed = least(lambda rate: pays(measured, rate, n_max, price), acceptance, 0.99)
+    if needed is not None:
+        return (
+            f"{draft} does not help {target} where {100 * acceptance:.0f} % of its tokens are "
+            f"accepted; it would from {100 * needed:.0f} % on."
+        )
+    return (
+        too_slow(measured, min(acceptance, LIKELY), n_max) or f"{draft} does not help {target}"
+    ) + "."
+
+
+def _away(seconds: float) -> str:
+    return "any distance" if math.isinf(seconds) else f"{show_ms(seconds)} ms"
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def plan_lines(
@@ -44,7 +110,7 @@ def plan_lines(
     price: RejectionCost = NO_REJECTION_COST,
     memory: str = "",
 ) -> Iterator[str]:
-    """Yield the table of modes, the break-even round trips and the advice."""
+    """Yield what a forecast goes by, and a row of what it says for each acceptance rate."""
     costs = " ".join(f"{rows}:{1e3 * seconds:.1f}" for rows, seconds in measured.decode_costs)
     yield f"target        {costs} ms by rows"
     if memory:
@@ -54,63 +120,27 @@ def plan_lines(
         f"{1e3 * measured.draft_latency_seconds:.1f} ms away"
         + (", on the target's own cores" if measured.takes_turns else "")
     )
-    modes = [Mode.SERIAL, *([Mode.OWN] if measured.takes_turns else [Mode.WAITING, Mode.NO_WAIT])]
     yield ""
-    yield "accept  plain   " + "".join(f"{each.value:<17}" for each in modes)[:-1] + "best"
-    advice = []
+    head = "" if measured.takes_turns else "pays up to"
+    yield f"{'accepted':<10}{'alone':>7}{'with drafts':>14}{'':7}  {'how':<25}{head}".rstrip()
     for acceptance in acceptances:
-        conditions = conditions_of(measured, acceptance, price)
-        found = {each.mode: each for each in possible(conditions, n_max, measured.takes_turns)}
-        alone = found[Mode.PLAIN].rate
-        best = max(found.values(), key=lambda each: each.rate)
-        cells = [_cell(found.get(mode), alone) for mode in modes]
-        name = best.mode.value if best.rate > 1.01 * alone else "plain"
-        yield f"{acceptance:<6.2f} {alone:6.1f}   " + "  ".join(cells) + f" {name}"
-        advice.append((acceptance, best.rate / alone, name, conditions))
-    yield ""
-    yield "tokens/s, times the target alone, the draft length after a rejection"
-    yield from _legend(modes)
-    yield ""
-    for acceptance, ratio, name, conditions in advice:
-        away = break_even(conditions, n_max, Mode.SERIAL)
-        reach = "at any distance" if away is None else f"up to {1e3 * away:.0f} ms away"
-        if name == "plain":
-            yield f"at {acceptance:.2f}: do not speculate; waiting for drafts pays {reach}"
-        else:
-            how = "in the target's process" if name == Mode.OWN.value else f"by {name}"
-            yield f"at {acceptance:.2f}: {ratio:.2f}x {how}; waiting for drafts pays {reach}"
+        yield _row(measured, acceptance, n_max, price)
+    yield "in tokens/s, and times the target alone"
 
 
-def _legend(modes: Sequence[Mode]) -> Iterator[str]:
-    about = {
-        Mode.PLAIN: "the target alone",
-        Mode.SERIAL: "the draft drafts, then the target verifies",
-        Mode.WAITING: "the draft continues while the target verifies, and is waited for",
-        Mode.NO_WAIT: "the same, but the target never waits for it",
-        Mode.OWN: "the draft runs in the target's process",
-    }
-    yield from (f"{each.value:<13} {about[each]}" for each in (Mode.PLAIN, *modes))
+def _row(measured: ControllerView, acceptance: float, n_max: int, price: RejectionCost) -> str:
+    conditions = conditions_of(measured, acceptance, price)
+    alone, *others = possible(conditions, n_max, measured.takes_turns)
+    best = max(others, key=lambda each: each.rate)
+    how = _HOW[best.mode] if pays(measured, acceptance, n_max, price) else "alone"
+    far = reach(measured, acceptance, n_max, price)
+    away = _away(far) if far and not measured.takes_turns else ""
+    rates = f"{_rate(alone.rate):>7}{_rate(best.rate):>14} {best.rate / alone.rate:5.2f}x"
+    return f"{acceptance:<10.2f}{rates}  {how:<25}{away}".rstrip()
 
 
-def plan_verdict(
-    measured: ControllerView,
-    acceptances: Sequence[float],
-    n_max: int,
-    price: RejectionCost = NO_REJECTION_COST,
-) -> str:
-    """Return in a sentence whether drafts are expected to pay, or from which acceptance on."""
-    ratios = {each: best_over_alone(measured, each, n_max, price) for each in acceptances}
-    if len(ratios) == 1:
-        return forecast(*ratios.values())
-    pays = [each for each, ratio in ratios.items() if ratio > 1 + UNSURE]
-    if not pays:
-        return "Drafts are not expected to save time here, however often they are right."
-    least, most = min(pays), max(pays)
-    at_most = f" to {times(ratios[most])} at {most:.2f}" if most > least else ""
-    return (
-        f"Drafts are expected to help where {100 * least:.0f} % of them or more are accepted: "
-        f"{times(ratios[least])} the target alone there{at_most}."
-    )
+def _rate(rate: float) -> str:
+    return f"{rate:.1f}" if rate < 1000.0 else f"{rate:.0f}"
 
 
 def place_lines(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from outrider.client import ControllerView, ModelInfo
 from outrider.costs import RejectionCost
 from outrider.errors import InvalidRequest
+from outrider_cli.forecasting import LIKELY, MOST, pays, reach, too_slow
 from outrider_plan.command import WIDTH, read_costs
-from outrider_plan.tables import memory_of, place_lines, plan_lines, plan_verdict, price_of
+from outrider_plan.tables import answer, memory_of, place_lines, plan_lines, price_of
 
 FAR = ControllerView(
     decode_costs=((1, 0.030), (64, 0.055)),
@@ -35,13 +37,20 @@ def test_costs_that_make_no_sense_are_refused(text: str) -> None:
         list(read_costs(text))
 
 
+def table(measured: ControllerView, *acceptances: float, **more: Any) -> list[list[str]]:
+    """Return the cells of the rows: accepted, alone, with drafts, times, how, pays up to."""
+    lines = list(plan_lines(measured, acceptances, 16, **more))
+    rows = [line for line in lines if re.match(r"[01]\.\d\d ", line)]
+    return [re.split(r"\s{2,}", re.sub(r"(?<=\d) (?=[ \d.]+x )", "  ", row)) for row in rows]
+
+
 def test_far_away_the_target_does_not_wait() -> None:
     lines = list(plan_lines(FAR, (0.8,), 16))
     assert lines[0] == "target        1:30.0 64:55.0 ms by rows"
     assert lines[1] == "draft         3.0 ms a token, 50.0 ms away"
-    row = next(line for line in lines if line.startswith("0.80"))
-    assert row.endswith("never wait")
-    assert lines[-1].startswith("at 0.80: 1.6")
+    [[_, _, _, ratio, how, away]] = table(FAR, 0.8)
+    assert (ratio, how) == ("1.64x", "run ahead, never wait")
+    assert float(away.removesuffix(" ms")) > 50.0
 
 
 def test_what_a_rejection_costs_is_in_the_forecast_and_the_memory_is_named() -> None:
@@ -62,67 +71,106 @@ def test_what_a_rejection_costs_is_in_the_forecast_and_the_memory_is_named() -> 
     assert price_of(model) == RejectionCost(0.02, 0.02)
     lines = list(plan_lines(FAR, (0.5,), 16, price_of(model), memory_of(model)))
     assert lines[1].startswith("memory        checkpoints: a draft costs a checkpoint (20.0 ms)")
-    assert lines[-1].startswith("at 0.50: do not speculate")
-    assert not list(plan_lines(FAR, (0.5,), 16))[-1].startswith("at 0.50: do not speculate")
+    [[*_, how]] = table(FAR, 0.5, price=price_of(model))
+    assert how == "alone"
+    assert table(FAR, 0.5)[0][4] == "run ahead, never wait"
 
 
-def test_a_draft_that_is_never_right_is_not_worth_it() -> None:
-    assert list(plan_lines(FAR, (0.0,), 16))[-1] == (
-        "at 0.00: do not speculate; waiting for drafts pays up to 0 ms away"
-    )
+def test_a_draft_that_is_never_right_pays_nowhere() -> None:
+    [[*_, ratio, how]] = table(FAR, 0.0)
+    assert (ratio, how) == ("1.00x", "alone")
 
 
 def test_on_shared_cores_only_what_the_two_can_do_is_planned() -> None:
     shared = replace(FAR, takes_turns=True)
     lines = list(plan_lines(shared, (0.8,), 16))
     assert lines[1].endswith("50.0 ms away, on the target's own cores")
-    row = next(line for line in lines if line.startswith("0.80"))
-    assert "run ahead" not in row and row.endswith("at the target")
-    head = next(line for line in lines if line.startswith("accept"))
-    assert re.split(r"\s{2,}", head) == ["accept", "plain", "serial", "at the target", "best"]
-    assert "x in the target's process; " in lines[-1]
+    assert "pays up to" not in "".join(lines)
+    [[*_, how]] = table(shared, 0.8)
+    assert how == "in the target's process"
 
 
-def test_a_draft_in_the_targets_process_costs_no_way_and_the_alone_is_as_it_is_run() -> None:
-    shared = replace(FAR, takes_turns=True, draft_latency_seconds=0.0005)
-    [row] = [line for line in plan_lines(shared, (0.8,), 16) if line.startswith("0.80")]
-    alone, serial, in_process = (float(row.split()[i]) for i in (1, 2, 5))
-    assert alone == 32.8  # 1 / (30 ms + .5): no round and no message
-    assert in_process > serial > alone
+def test_the_target_alone_is_as_it_is_run() -> None:
+    near = replace(FAR, draft_latency_seconds=0.0005)
+    for measured in (near, replace(near, takes_turns=True)):
+        [[_, alone, *_]] = table(measured, 0.8)
+        assert alone == "32.8"  # 1 / (30 ms + .5): no round and no message
 
 
 @pytest.mark.parametrize("seconds", [0.0001, 0.03, 1.0])
 def test_the_table_fits_80_columns(seconds: float) -> None:
     machine = replace(FAR, decode_costs=((1, seconds), (64, 2.0 * seconds)))
-    table = [line for line in plan_lines(machine, (0.5, 0.9), 16) if not line.startswith("target")]
-    assert max(map(len, table)) <= WIDTH
+    lines = [line for line in plan_lines(machine, (0.5, 0.9), 16) if not line.startswith("target")]
+    assert max(map(len, lines)) <= WIDTH
 
 
 QUICK = replace(FAR, decode_costs=((1, 0.001), (8, 0.004)))
+H200 = replace(FAR, decode_costs=((1, 0.01), (8, 0.01), (16, 0.02)), draft_latency_seconds=0.0005)
+ON_8_CORES = replace(H200, draft_token_seconds=0.012)
 
 
 @pytest.mark.parametrize(
-    ("measured", "acceptances", "verdict"),
+    ("measured", "acceptances", "said"),
     [
-        (FAR, (0.8,), "Drafts are expected to help here: about 1.6 times the target alone."),
-        (QUICK, (0.8,), "Drafts are not expected to save time here."),
         (
-            QUICK,
-            (0.5, 0.9),
-            "Drafts are not expected to save time here, however often they are right.",
+            FAR,
+            (0.8,),
+            "A draft of 3 ms a token helps a target of 30 ms if 80 % of its tokens are accepted: "
+            "1.6 times the target alone. It pays up to a round trip of 238 ms, at 80 %.",
         ),
         (
             FAR,
             (0.1, 0.7, 0.9),
-            "Drafts are expected to help where 70 % of them or more are accepted:"
-            " 1.3 times the target alone there to 2.6 times at 0.90.",
+            "A draft of 3 ms a token helps a target of 30 ms if 70 % or more of its tokens are "
+            "accepted: 1.3 times the target alone, 2.5 times at 90 %. "
+            "It pays up to a round trip of 542 ms, at 90 %.",
+        ),
+        (
+            replace(H200, draft_latency_seconds=0.5),
+            (0.5, 0.9),
+            "A draft of 3 ms a token does not help a target of 10 ms with a round trip of 500 ms; "
+            "up to 159 ms it would.",
+        ),
+        (
+            replace(H200, decode_costs=((1, 0.01), (4, 0.03))),
+            (0.2,),
+            "A draft of 3 ms a token does not help a target of 10 ms where 20 % of its tokens are "
+            "accepted; it would from 79 % on.",
+        ),
+        (
+            ON_8_CORES,
+            (0.5, 0.9),
+            "A draft of 12 ms a token cannot help a target of 10 ms, however often it is right; "
+            "it would help one of 16.2 ms (70 % accepted).",
+        ),
+        (
+            replace(FAR, takes_turns=True),
+            (0.8,),
+            "A draft of 3 ms a token helps a target of 30 ms if 80 % of its tokens are accepted: "
+            "2.4 times the target alone.",
         ),
     ],
 )
-def test_a_plan_ends_in_a_verdict(
-    measured: ControllerView, acceptances: tuple[float, ...], verdict: str
+def test_the_answer_says_whether_a_draft_pays_and_what_would_make_it(
+    measured: ControllerView, acceptances: tuple[float, ...], said: str
 ) -> None:
-    assert plan_verdict(measured, acceptances, 16) == verdict
+    assert answer(measured, acceptances, 16) == said
+
+
+def test_a_target_is_helped_by_what_the_answer_says_would_help_it() -> None:
+    assert not pays(ON_8_CORES, MOST)
+    slower = replace(ON_8_CORES, decode_costs=((1, 0.0162), (8, 0.0162), (16, 0.0324)))
+    assert pays(slower, LIKELY)
+    assert too_slow(ON_8_CORES) and not too_slow(slower)
+    assert not too_slow(replace(ON_8_CORES, draft_token_seconds=0.0))  # which is not known
+
+
+def test_from_its_reach_on_a_draft_does_not_pay() -> None:
+    for acceptance in (0.6, 0.9):
+        far = reach(H200, acceptance)
+        near, beyond = (replace(H200, draft_latency_seconds=each * far) for each in (0.95, 1.0))
+        assert pays(near, acceptance) and not pays(beyond, acceptance)
+    assert reach(QUICK, 0.5) == 0.0
 
 
 # --- two machines ---
