@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from outrider.core.rates import Acceptance
+from outrider.core.rates import AcceptanceRate
 from outrider.distribution import certain
 from outrider.drafters.copying import CopySource
 from outrider.drafters.ngram_source import NgramSource
@@ -53,9 +53,9 @@ def read_names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def acceptances(names: Iterable[str]) -> dict[str, Acceptance]:
+def acceptances(names: Iterable[str]) -> dict[str, AcceptanceRate]:
     """Return what is known of each source, to share between the sessions of one thread."""
-    return {name: Acceptance.of_source(name) for name in names}
+    return {name: AcceptanceRate.of_source(name) for name in names}
 
 
 class LocalSources:
@@ -67,7 +67,7 @@ class LocalSources:
     """
 
     def __init__(
-        self, session: SessionParameters, known: Mapping[str, Acceptance], least: float = 0.0
+        self, session: SessionParameters, known: Mapping[str, AcceptanceRate], least: float = 0.0
     ) -> None:
         """`known` says by name how good the sources are; tokens below `least` are kept back.
 
@@ -80,7 +80,7 @@ class LocalSources:
         self._least = max(least, session.min_probability, share)
         self._text: Sequence[int] = []
         self._read_count = 0  # of the text, by the sources
-        self._sources: list[tuple[Acceptance, Scored]] = []
+        self._sources: list[tuple[AcceptanceRate, Scored]] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -127,7 +127,7 @@ class LocalSources:
         ]
         return [self._guess(*each) for each in max(proposals, key=_worth, default=[])]
 
-    def _likely(self, acceptance: Acceptance, proposal: Proposal) -> list[tuple[int, float]]:
+    def _likely(self, acceptance: AcceptanceRate, proposal: Proposal) -> list[tuple[int, float]]:
         """Return the tokens with their chances, up to the first that is not likely enough."""
         likely = []
         for token_id, confidence in zip(proposal.token_ids, proposal.confidences, strict=True):

@@ -19,7 +19,7 @@ from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider import logs
 from outrider.core.health import Health
-from outrider.core.rates import Acceptance, DraftRates
+from outrider.core.rates import AcceptanceRate, DraftRates
 from outrider.core.route import BLOCK, seconds_of_draft
 from outrider.core.target_costs import Pair
 from outrider.errors import VocabularyMismatch
@@ -144,6 +144,6 @@ class PairedDraft(PooledPeer):
             text_count=self.generation_count,
             token_seconds=rates.token_time.value,
             latency_seconds=rates.latency.value,
-            acceptance=rates.acceptance.get(rule, Acceptance()).mean,
+            acceptance=rates.acceptance.get(rule, AcceptanceRate()).mean,
             unread_seconds=unread * rates.read_time.value,
         )

@@ -17,7 +17,7 @@ from outrider.core.forecast import own as own_forecast
 from outrider.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 from outrider.core.outcomes import Choice, Outcome
 from outrider.core.own_draft_state import OwnDraftState
-from outrider.core.rates import LATE_ROUNDS, Acceptance, RecentRate
+from outrider.core.rates import LATE_ROUNDS, AcceptanceRate, RecentRate
 from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.response import ControllerView
@@ -88,15 +88,15 @@ class Control(ABC):
 
     def _begin_at_target(self) -> None:
         """Begin with what all generations know of the target's own draft."""
-        known = self.costs.sources.setdefault((self.rule, _OWN), Acceptance())
-        self._own_acceptance, self._all_own_acceptance = Acceptance(known), known
+        known = self.costs.sources.setdefault((self.rule, _OWN), AcceptanceRate())
+        self._own_acceptance, self._all_own_acceptance = AcceptanceRate(known), known
         own = self.costs.own if self._may_have_own else None
         self._own = OwnDraftState(own) if own is not None else None
 
     def _begin_with_draft(self) -> None:
         """Begin with what all generations know of the draft."""
-        known = self.rates.acceptance.setdefault(self.rule, Acceptance())
-        self.acceptance, self._all_acceptance = Acceptance(known), known
+        known = self.rates.acceptance.setdefault(self.rule, AcceptanceRate())
+        self.acceptance, self._all_acceptance = AcceptanceRate(known), known
 
     def note_length(self, length: int) -> None:
         """The text has so many tokens now."""
@@ -215,14 +215,14 @@ class Control(ABC):
 
     # --- what is known ---
 
-    def acceptance_of(self, source: str) -> tuple[Acceptance, Acceptance]:
+    def acceptance_of(self, source: str) -> tuple[AcceptanceRate, AcceptanceRate]:
         """Return how good a source without a model is, for this session to go on with, and overall.
 
         That belongs to the target: it does not change with the draft.
         """
-        unknown = Acceptance.of_source(source)
+        unknown = AcceptanceRate.of_source(source)
         over_all = self.costs.sources.setdefault((self.rule, source), unknown)
-        return Acceptance(over_all), over_all
+        return AcceptanceRate(over_all), over_all
 
     @property
     def may_continue(self) -> bool:
@@ -326,7 +326,7 @@ class Control(ABC):
             latency=rates.latency.value,
             token_time=rates.token_time.value,
             first_frame=rates.frame_tokens,
-            confidences=self.acceptance.confidences if self._may_stop else (),
+            confidences=self.acceptance.by_confidence if self._may_stop else (),
             gap=costs.gap.value if self.may_continue else None,
         )
 
@@ -346,7 +346,7 @@ class Control(ABC):
             overhead=costs.gap.value + own.rates.latency.value,
             latency=0.0,
             token_time=costs.draft_ratio() * own.rates.token_time.value,
-            confidences=acceptance.confidences if self._may_stop and not is_shared else (),
+            confidences=acceptance.by_confidence if self._may_stop and not is_shared else (),
         )
 
     def view(self) -> ControllerView:

@@ -185,7 +185,7 @@ class Generation:
             self.counts.target_faults += 1
             self._target.note_missing(answer.position - 1, self.committed)
         elif news.rows.sampled or self.plan.form is not Form.SAMPLED:
-            waited = asked.is_waited_for and not asked.is_answered
+            waited = asked.finds_target_idle
             since = asked.sent_time if waited else self._control.last_time
             begin = now if since is None else since
             self._commit_answer(asked, decodes_of(asked, news, begin, now))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from outrider.core.control import Control
 from outrider.core.counts import SourceCounts
 from outrider.core.draft_line import Line
-from outrider.core.rates import Acceptance
+from outrider.core.rates import AcceptanceRate
 from outrider.drafters.source import NOTHING, READ_AT_ONCE, Proposal, Scored, Source
 from outrider.messages import MAX_DRAFT
 
@@ -37,8 +37,8 @@ class _Drafter:
 
     name: str
     scored: Scored
-    acceptance: Acceptance
-    over_all: Acceptance
+    acceptance: AcceptanceRate
+    over_all: AcceptanceRate
     counts: SourceCounts
 
     def append(self, token_ids: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """The draft in the target's own process, in one generation: what it costs there. Pure.
 
-The target asks it before each decode, without a message.
+The target asks it before each decode for which a round has brought no other draft, without a
+message.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Mean:
         self.value = min(self.value, self.prior + kept * (self.value - self.prior))
 
 
-class Acceptance:
+class AcceptanceRate:
     """How often draft tokens are accepted, overall and by how sure the draft was.
 
     Only tokens that were decided count: the accepted ones and the first
@@ -98,12 +98,13 @@ class Acceptance:
     _EDGES = (*(1 << i for i in range(8)), *(256 - (1 << i) for i in reversed(range(7))))
     """Confidences in 1/255 at which another bin begins: each is half as far from certainty."""
     _CERTAIN = 30.0
-    """Tokens from which on the mean is taken as it is. Without an end a draft that ends after two
-    tokens makes 1.60 for 1.86 times plain, with none of it a hybrid target's 1.0 for 1.3."""
+    """Tokens from which on the mean is taken as it is. If it never were, a draft that ends after
+    two tokens would make 1.60 times plain instead of 1.86; if it were at once, a hybrid target's
+    would make 1.0 instead of 1.3."""
 
     def __init__(
         self,
-        before: Acceptance | None = None,
+        before: AcceptanceRate | None = None,
         weight: float = 12.0,
         claimed: Callable[[float], float] | None = None,
     ) -> None:
@@ -127,7 +128,7 @@ class Acceptance:
             self._all_tried = share * before._all_tried
 
     @classmethod
-    def of_source(cls, name: str) -> Acceptance:
+    def of_source(cls, name: str) -> AcceptanceRate:
         """Return what is known of a source without a model before it proposed anything.
 
         One that goes by matches and says c is right with c squared, about: in texts and code .15
@@ -168,7 +169,7 @@ class Acceptance:
         return (self._accepted[bin_] + _PRIOR * expected) / (self._tried[bin_] + _PRIOR)
 
     @property
-    def confidences(self) -> list[tuple[int, float, float]]:
+    def by_confidence(self) -> list[tuple[int, float, float]]:
         """What is known by confidence: (least confidence, share of the tokens, chance)."""
         whole = sum(self._seen)
         return [
@@ -291,7 +292,7 @@ class DraftRates:
     """`token_time` as measured at load; 0 if that was not reported."""
     line_ratios: Sequence[float] = (1.0,)
     """A token's time while the draft writes 1, 2, ... lines, over one alone; as many as it can."""
-    acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+    acceptance: dict[Rule, AcceptanceRate] = field(default_factory=dict)
     """Of its tokens, by rule."""
     gain: Gain = field(default_factory=Gain)
     """Of what was drafted by it."""

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from outrider.core.outcomes import Outcome
-from outrider.core.rates import Acceptance, DraftRates, Mean
+from outrider.core.rates import AcceptanceRate, DraftRates, Mean
 from outrider.costs import (
     MOST_REDONE,
     NO_REJECTION_COST,
@@ -61,7 +61,7 @@ class TargetCosts:
     """Leaves of a tree that the target verifies; 0: chains alone."""
     own: DraftRates | None = None
     """Of the draft in the target's own process; None where it has none."""
-    sources: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
+    sources: dict[tuple[Rule, str], AcceptanceRate] = field(default_factory=dict)
     """By rule and name, of what drafts without a model, and of the target's own draft."""
     overhead: Mean = field(default_factory=lambda: Mean(0.002))
     """Of a round that the target waits for, what neither its decode nor those before explain."""

@@ -76,6 +76,11 @@ class RoundInFlight:
         agrees = list(self.round.draft[:used]) == list(committed[self.length :])
         return self.round.draft[used:] if agrees else ()
 
+    @property
+    def finds_target_idle(self) -> bool:
+        """Whether its first answer is of a target that waited for it, and did not write on."""
+        return self.is_waited_for and not self.is_answered
+
     def is_overtaken_by(self, line: Sequence[int], limit: int, committed: Sequence[int]) -> bool:
         """Whether another line after the text is worth a message, `limit` tokens a decode.
 

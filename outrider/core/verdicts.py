@@ -77,7 +77,7 @@ def _without_own(asked: RoundInFlight, answer: Answer, begin: float, now: float)
     All of them together where the target had continued by itself.
     """
     draft, count, rows = asked.draft_of(answer), answer.decode_count, answer.rows
-    continued = asked.is_answered or not asked.is_waited_for
+    continued = not asked.finds_target_idle
     if count == 1 or (continued and not draft):
         return [Decode(draft, NO_OWN_TOKENS, rows, now, answer.spent.shared(count), count)]
     end, first_time = answer.drafted + 1, begin + (now - begin) / count
@@ -187,7 +187,7 @@ def outcome(
 
     Or of several without a draft, which added one each.
     """
-    waited, draft = asked.is_waited_for and not asked.is_answered, decode.draft
+    waited, draft = asked.finds_target_idle, decode.draft
     confidences = asked.line.confidences[before - asked.length :] if draft else ()
     return Outcome(
         now=decode.time,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.core.rates import Acceptance
+from outrider.core.rates import AcceptanceRate
 from outrider.core.target_costs import Pair
 from outrider.costs import CostTable
 from outrider.messages import Rule
@@ -24,7 +24,7 @@ MODELS = Models(
 def pair_of(latency: float, token_time: float) -> Pair:
     """Return what is known of a draft that had these times for an hour, and was seldom tried."""
     known = known_pair(MODELS)
-    known.rates.acceptance[Rule.MATCH] = acceptance = Acceptance()
+    known.rates.acceptance[Rule.MATCH] = acceptance = AcceptanceRate()
     for mean, value in ((known.rates.latency, latency), (known.rates.token_time, token_time)):
         for _ in range(50):
             mean.note(value)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from outrider.core.rates import FIRST_RETRY, LAST_RETRY, Acceptance, Gain, Mean
+from outrider.core.rates import FIRST_RETRY, LAST_RETRY, AcceptanceRate, Gain, Mean
 
 PLAIN = 0.02
 """Seconds of a token of the target alone."""
@@ -38,14 +38,14 @@ def test_a_high_estimate_of_which_nothing_is_seen_falls_back_to_the_first_one() 
 
 def test_acceptance_is_what_was_seen() -> None:
     for stands in (0, 1):
-        seen = Acceptance()
+        seen = AcceptanceRate()
         for i in range(400):
             seen.note([128], stands and int(i % 5 > 0))
         assert seen.mean == pytest.approx(0.8 * stands, abs=0.06)
 
 
 def test_much_is_hoped_of_an_unknown_draft_for_some_tokens() -> None:
-    unknown = Acceptance()
+    unknown = AcceptanceRate()
     assert unknown.mean > 0.75
     for _ in range(10):
         unknown.note([128], 0)
@@ -56,14 +56,14 @@ def test_much_is_hoped_of_an_unknown_draft_for_some_tokens() -> None:
 
 
 def test_a_good_beginning_is_not_taken_for_a_draft_that_is_always_right() -> None:
-    known = Acceptance()
+    known = AcceptanceRate()
     known.note([128] * 18, 18)
     assert 0.93 < known.mean < 0.99
     assert known.survival([], 16)[-1] < 0.8
 
 
 def test_sure_tokens_are_told_from_unsure_ones() -> None:
-    acceptance = Acceptance()
+    acceptance = AcceptanceRate()
     for _ in range(30):
         acceptance.note([250], 1)
         acceptance.note([20], 0)
@@ -73,27 +73,27 @@ def test_sure_tokens_are_told_from_unsure_ones() -> None:
 
 
 def test_how_sure_tokens_are_is_known_by_how_often_they_came() -> None:
-    acceptance = Acceptance()
-    assert acceptance.confidences == []
+    acceptance = AcceptanceRate()
+    assert acceptance.by_confidence == []
     for i in range(1000):
         acceptance.note([255 if i % 4 else 0], i % 4)
-    (_, few, low), (edge, most, high) = [each for each in acceptance.confidences if each[1] > 0.0]
+    (_, few, low), (edge, most, high) = [each for each in acceptance.by_confidence if each[1] > 0.0]
     assert few == pytest.approx(0.25, abs=0.01) and most == pytest.approx(0.75, abs=0.01)
     assert low < 0.15 and edge > 240 and high > 0.9
 
 
 def test_survival_multiplies_and_goes_on_with_the_mean() -> None:
-    acceptance = Acceptance()
+    acceptance = AcceptanceRate()
     mean = acceptance.mean
     survival = acceptance.survival([128], 3)
     assert survival == pytest.approx([mean, mean**2, mean**3])
 
 
 def test_a_new_session_begins_with_what_was_learned_and_soon_trusts_itself() -> None:
-    before = Acceptance()
+    before = AcceptanceRate()
     for i in range(400):
         before.note([128], int(i % 10 > 0))
-    after = Acceptance(before)
+    after = AcceptanceRate(before)
     assert after.mean == pytest.approx(before.mean, abs=0.03)
     for _ in range(30):
         after.note([128], 0)
@@ -101,25 +101,25 @@ def test_a_new_session_begins_with_what_was_learned_and_soon_trusts_itself() -> 
 
 
 def test_a_source_remembers_for_longer_than_a_copied_stretch_where_those_end() -> None:
-    known = Acceptance.of_source("suffix")
+    known = AcceptanceRate.of_source("suffix")
     for _ in range(10):
         known.note([254] * 51, 50)
     known.note([254] * 50, 50)
     assert 0.98 < known.chance(254) < 0.99  # one of 51 is wrong
-    assert Acceptance(known).chance(254) == pytest.approx(known.chance(254), abs=0.02)
+    assert AcceptanceRate(known).chance(254) == pytest.approx(known.chance(254), abs=0.02)
 
 
 def test_a_source_that_goes_by_matches_is_first_right_with_the_square_of_what_it_claims() -> None:
-    assert Acceptance.of_source("suffix").chance(204) == pytest.approx(0.64)
-    assert Acceptance.of_source("copy").chance(204) == pytest.approx(0.8)
+    assert AcceptanceRate.of_source("suffix").chance(204) == pytest.approx(0.64)
+    assert AcceptanceRate.of_source("copy").chance(204) == pytest.approx(0.8)
 
 
 def test_a_chance_becomes_what_was_seen_at_that_confidence_alone() -> None:
-    known = Acceptance.of_source("suffix")
+    known = AcceptanceRate.of_source("suffix")
     for _ in range(200):
         known.note([204], 0)
     assert known.chance(204) < 0.11
-    assert known.chance(240) == Acceptance.of_source("suffix").chance(240)
+    assert known.chance(240) == AcceptanceRate.of_source("suffix").chance(240)
     for _ in range(400):
         known.note([204, 204], 2)
     assert known.chance(204) > 0.9

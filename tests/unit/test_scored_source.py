@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from outrider.core.rates import Acceptance
+from outrider.core.rates import AcceptanceRate
 from outrider.drafters.source import NOTHING, Decided, Proposal, Scored, confidence
 
 
@@ -74,7 +74,7 @@ def test_the_share_that_stands_is_found_without_using_any() -> None:
 
 
 def test_what_is_decided_is_what_estimates_are_made_of() -> None:
-    acceptance = Acceptance()
+    acceptance = AcceptanceRate()
     scored = Scored(Scripted([5, 6, 7]))
     scored.propose(3)
     decided = scored.append([5, 6, 8])

@@ -9,7 +9,7 @@ import pytest
 from outrider.core.control import CLEARLY, Control
 from outrider.core.forecast import Mode
 from outrider.core.outcomes import Outcome
-from outrider.core.rates import FIRST_RETRY, Acceptance, DraftRates, Mean
+from outrider.core.rates import FIRST_RETRY, AcceptanceRate, DraftRates, Mean
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
@@ -95,7 +95,7 @@ def test_all_generations_learn_from_each() -> None:
 
 def test_an_unknown_draft_is_used_from_the_first_token_on() -> None:
     new = made()
-    new.acceptance = Acceptance()
+    new.acceptance = AcceptanceRate()
     assert new.draft_count(16) > 0 and not new.probing
 
 
