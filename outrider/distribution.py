@@ -21,7 +21,7 @@ from outrider.sampling import SamplingParameters
 MAX_WEIGHT = 65535
 """The largest integer weight of the form that goes over the wire."""
 
-_BLOCK = 64  # values that are looked at together for the largest
+_GROUP = 32  # values that are looked at together for the largest
 _FEW = 8  # ids that are looked up one by one, which needs no order
 
 
@@ -146,16 +146,20 @@ def largest(
 
     And those below it by a share of at most `within`. Finite values, of which the
     largest is positive if `within` is not 0. Nothing is sorted: the `count`th largest
-    maximum of blocks is no larger than the `count`th largest value.
+    maximum of groups is no larger than the `count`th largest value.
     """
     if count <= 0:
         return np.empty(0, np.int64)
-    blocks = len(values) // _BLOCK
-    if blocks <= count:
+    groups = len(values) // _GROUP
+    if groups <= count:
         return np.arange(len(values), dtype=np.int64)
-    maxima = values[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
-    least = np.partition(maxima, blocks - count)[blocks - count]
-    return np.flatnonzero(values >= least * (1.0 - within))
+    # A group is a column: maxima of rows take numpy 17 times as long.
+    table, rest = values[: groups * _GROUP].reshape(_GROUP, groups), values[groups * _GROUP :]
+    maxima = table.max(axis=0)
+    least = np.partition(maxima, groups - count)[groups - count] * (1.0 - within)
+    columns = np.flatnonzero(maxima >= least)
+    rows, found = np.nonzero(table[:, columns] >= least)
+    return np.append(rows * groups + columns[found], table.size + np.flatnonzero(rest >= least))
 
 
 def ranked(logits: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -377,12 +377,17 @@ class ChainSampler:
         self.mirostat_mu = links.mirostat.start if links.mirostat else None
         self._last_distribution: Distribution | None = None
         self._takes_the_best = parameters.greedy and not (links.cuts or links.mirostat)
+        cuts = [stage for stage in parameters.active_stages() if stage not in SCORING]
+        self._begins_with_top_k = cuts[:1] == [Stage.TOP_K]
 
     def distribution(self, row: Row) -> Distribution:
         if self._takes_the_best:
             return certain(self._best(row))
         candidates, links = self._desk.candidates, self._links
-        candidates.fill(self._scored(row))
+        if self._begins_with_top_k:
+            candidates.fill_with_largest(self._scored(row), self._parameters.top_k)
+        else:
+            candidates.fill(self._scored(row))
         for link in links.cuts:
             link.apply(candidates)
         if links.mirostat and self.mirostat_mu is not None and not self._parameters.greedy:
