@@ -235,16 +235,16 @@ class LlamaModel:
 
     def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         if len(chunks) == 1:
-            is_token = self._is_token(chunks[0])
-            return self._decode_token(chunks) if is_token else self._decode(chunks)
+            return self._decode_rising(chunks)
         whole = [*chunks, *self._fillers(chunks)]
         # llama.cpp computes streams together only where their numbers rise one by one.
         order = sorted(range(len(whole)), key=lambda i: whole[i].sequence)
-        rows = self._decode([whole[i] for i in order])
+        rows = self._decode_rising([whole[i] for i in order])
         for filler in whole[len(chunks) :]:
             self._cut(filler.sequence, filler.position)
             self._sequences.note(filler.sequence, filler.position, 0)
-        return [rows[order.index(i)] for i in range(len(chunks))]
+        found = dict(zip(order, rows, strict=True))
+        return [found[i] for i in range(len(chunks))]
 
     def _fillers(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Return a token for each sequence that only fills the decode, where it has room for it."""
@@ -253,27 +253,35 @@ class LlamaModel:
         places = [(sequence, self._held[sequence]) for sequence in named]
         return [Chunk(s, held, [0], 1) for s, held in places if held < self._capacity]
 
-    def _is_token(self, chunk: Chunk) -> bool:
-        """Return whether a chunk is one token with its row, and nothing is to be done beside it."""
-        is_one = len(chunk.token_ids) == chunk.row_count == 1 and chunk.pad_to <= 1
+    def _decode_rising(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        """Decode chunks whose sequences rise."""
         pads = self.pad_multiple > 1 or self._sequences.keeps_checkpoints
-        return is_one and not (pads or chunk.parents)
+        are_tokens = not pads and all(map(_is_token, chunks))
+        return self._decode_tokens(chunks) if are_tokens else self._decode(chunks)
 
-    def _decode_token(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
-        """Decode a token as `_decode` does any: most decodes are of one, and all wait for it."""
-        [chunk] = chunks
-        [token_id], sequence, position = chunk.token_ids, chunk.sequence, chunk.position
-        assert 0 <= sequence < len(self._held), f"sequence {sequence}"
-        assert position == self._held[sequence], f"position {position}"
-        assert position < self._capacity, "context overflow"
-        assert 0 <= token_id < self._size, "token id outside the vocabulary"
-        if not position:
-            self._states.begin(sequence)
-        self._batch.put_token(token_id, position, sequence)
+    def _decode_tokens(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        """Decode a token of each as `_decode` does any: most decodes are that, and all wait."""
+        ids, positions, sequences = [], [], []
+        before = -1
+        for chunk in chunks:
+            [token_id], sequence, position = chunk.token_ids, chunk.sequence, chunk.position
+            assert before < sequence < len(self._held), f"sequence {sequence} after {before}"
+            assert position == self._held[sequence], f"position {position}"
+            assert position < self._capacity, "context overflow"
+            assert 0 <= token_id < self._size, "token id outside the vocabulary"
+            if not position:
+                self._states.begin(sequence)
+            before = sequence
+            ids.append(token_id)
+            positions.append(position)
+            sequences.append(sequence)
+        assert len(chunks) <= min(self._config.batch_rows, MAX_ROWS_OUT), "too many rows"
+        self._batch.put_tokens(ids, positions, sequences)
         self._run(chunks)
         self._sequences.note_decoded()
-        self._sequences.note(sequence, position + 1, 1)
-        return [[self._rows_of(chunks, 1)[0]]]
+        for sequence, position in zip(sequences, positions, strict=True):
+            self._sequences.note(sequence, position + 1, 1)
+        return [[row] for row in self._rows_of(chunks, len(chunks))]
 
     def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         widths, outs = self._shapes(chunks)
@@ -545,6 +553,12 @@ class LlamaModel:
         if self._threads is not None:
             self._threads.close()
         ll.llama_model_free(self._model)
+
+
+def _is_token(chunk: Chunk) -> bool:
+    """Return whether a chunk is one token with its row, and nothing is to be done beside it."""
+    is_one = len(chunk.token_ids) == chunk.row_count == 1
+    return is_one and chunk.pad_to <= 1 and not chunk.parents
 
 
 def _wanted_rows(

@@ -34,13 +34,16 @@ class Batch:
         self.struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
         self.struct.logits = _pointer(self._wanted, ctypes.c_int8)
 
-    def put_token(self, token_id: int, position: int, sequence: int) -> None:
-        """Lay out one token, whose row is wanted."""
-        self._tokens[0] = token_id
-        self._positions[0] = position
-        self._sequences[0] = sequence
-        self._wanted[0] = 1
-        self.struct.n_tokens = 1
+    def put_tokens(
+        self, token_ids: Sequence[int], positions: Sequence[int], sequences: Sequence[int]
+    ) -> None:
+        """Lay out a token of each sequence, whose rows are wanted."""
+        count = len(token_ids)
+        self._tokens[:count] = token_ids
+        self._positions[:count] = positions
+        self._sequences[:count] = sequences
+        self._wanted[:count] = 1
+        self.struct.n_tokens = count
         if len(self._lists):
             self._branch((), ())
 
@@ -56,7 +59,7 @@ class Batch:
         """
         begin = 0
         for chunk, width, out in zip(chunks, widths, outs, strict=True):
-            if width == 1:  # as of every plain token: numpy's slices take ten times as long
+            if width == 1:  # as of a plain token: numpy's slices take ten times as long
                 self._tokens[begin] = chunk.token_ids[0]
                 self._positions[begin] = chunk.position
                 self._sequences[begin] = chunk.sequence
