@@ -395,15 +395,10 @@ class ChainSampler:
         self._last_distribution = self._read(candidates)
         return self._last_distribution
 
-    def draw(self, row: Row, seed: int, stream: int, position: int) -> int:
-        if self._takes_the_best:
-            return self._best(row)
-        return self.distribution(row).finish(seed, stream, position, 1)[0][0]
-
     def _best(self, row: Row) -> int:
         scored = self._scored(row)
         best = int(scored.argmax())  # the first of equals
-        if scored[best] == -np.inf:
+        if not scored[best] > -np.inf:
             raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
         return best
 
@@ -421,7 +416,7 @@ class ChainSampler:
 
     def _read(self, candidates: Candidates) -> Distribution:
         ids, logits = candidates.ids, candidates.logits
-        best = logits.max()
+        best = logits[logits.argmax()]
         if best == -np.inf:
             raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
         if self._parameters.greedy or best == np.inf:

@@ -274,7 +274,7 @@ class JobRunner:
         self._decode_seconds = spent
         self._counters.note_decode(begin, spent, self.is_open)
         shared = counts_of([chunk for _, chunk in entries], self._model.padded)
-        is_shared = len(entries) > 1 and self._workers.most > 0
+        is_shared = len(entries) > 1
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
             ticket.lease.spent.add(shared)

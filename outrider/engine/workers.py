@@ -25,17 +25,22 @@ class Work:
     """
 
     run: Callable[[], Any]
+    finish: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+    """Makes of what `run` returned what the job receives, for several jobs at once; it is the same
+    for all that have one, and raises nothing."""
 
     def run_in(self, job: Generator[T, Any, Any]) -> T:
         """Run it at once, and continue the job up to its next step; return that."""
         try:
             value = self.run()
+            if self.finish is not None:
+                [value] = self.finish([value])
         except BaseException as error:
             return job.throw(error)
         return job.send(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkResult:
     """What came of a work: its value, or why there is none."""
 
@@ -67,15 +72,12 @@ class Workers(Generic[T]):
         self._added.append((owner, work))
 
     def outcomes(self) -> Iterator[tuple[T, WorkResult]]:
-        """Run what was added; yield what came of it, in that order.
-
-        Where it is too little for one thread more, each work runs when its outcome is asked for;
-        else all of them are over before the first outcome.
-        """
+        """Run what was added; yield what came of it, in that order, once all of it is over."""
         added, self._added = self._added, []
         works = [work for _, work in added]
         helpers = self._wanted(len(works))
-        outcomes = self._together(works, helpers) if helpers else map(_outcome, works)
+        outcomes = self._together(works, helpers) if helpers else list(map(_outcome, works))
+        _finish(works, outcomes)
         for (owner, _), outcome in zip(added, outcomes, strict=True):
             self._seconds = outcome.seconds
             yield owner, outcome
@@ -94,7 +96,7 @@ class Workers(Generic[T]):
             self.most = wanted = len(self._threads)
         return wanted
 
-    def _together(self, works: Sequence[Work], helpers: int) -> Iterator[WorkResult]:
+    def _together(self, works: Sequence[Work], helpers: int) -> list[WorkResult]:
         batch = _Batch(works)
         for _ in range(helpers):
             self._inbox.put(batch)
@@ -126,13 +128,13 @@ class _Batch:
         for each in self._begun():
             self._done.put(each)
 
-    def finish(self) -> Iterator[WorkResult]:
+    def finish(self) -> list[WorkResult]:
         """Run works, and wait for those of others; return what came of all, in their order."""
         outcomes = dict(self._begun())
         while len(outcomes) < self._count:
             number, outcome = self._done.get()
             outcomes[number] = outcome
-        return (outcomes[number] for number in range(self._count))
+        return [outcomes[number] for number in range(self._count)]
 
     def _begun(self) -> Iterator[tuple[int, WorkResult]]:
         while True:
@@ -141,6 +143,19 @@ class _Batch:
             except IndexError:
                 return
             yield number, _outcome(work)
+
+
+def _finish(works: Sequence[Work], outcomes: Sequence[WorkResult]) -> None:
+    """Let outcomes be what the jobs receive, of the works that are finished together."""
+    begin = thread_time()
+    pairs = zip(works, outcomes, strict=True)
+    done = [(work.finish, each) for work, each in pairs if work.finish and each.error is None]
+    if not done:
+        return
+    values = done[0][0]([each.value for _, each in done])
+    seconds = (thread_time() - begin) / len(done)
+    for (_, each), value in zip(done, values, strict=True):
+        each.value, each.seconds = value, each.seconds + seconds
 
 
 def _outcome(work: Work) -> WorkResult:
