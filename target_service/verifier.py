@@ -308,6 +308,8 @@ class Verifier:
     def _work(self, logits: list[Row], text: list[int], draft: Sequence[int], form: Form) -> Work:
         """Return the work that reads rows off the logits, the first one after the text."""
         if self._is_simple and form is Form.SAMPLED:
+            if self._opening.sampling.greedy:
+                return Work(partial(self._best, logits))
             return Work(partial(self._races, logits, len(text)), _run_races)
         return Work(partial(self._rows, logits, text, draft, form))
 
@@ -328,6 +330,10 @@ class Verifier:
         if len(logits) == 1:
             return rows[0]
         return Rows.join(rows + rows[-1:] * (len(logits) - len(rows)))
+
+    def _best(self, logits: list[Row]) -> Rows:
+        """Return what is certain after each row at temperature 0."""
+        return Rows(sampled=[int(self._plain.distribution(row).token_ids[0]) for row in logits])
 
     def _races(self, logits: list[Row], length: int) -> list[Race]:
         """Return the race of each row; the first one follows a text of `length` tokens."""
