@@ -177,7 +177,7 @@ class Verifier:
             own = NO_OWN_TOKENS
             # After a rejection some kinds of memory have a few accepted tokens to decode again.
             is_at_end = len(missing) <= (1 + MOST_REDONE if decode else 1)
-            if is_at_end and not draft:
+            if is_at_end and not draft and round_.own_draft.count:
                 own = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
                 draft, missing = own.token_ids or draft, [*missing, *own.token_ids]
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)

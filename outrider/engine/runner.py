@@ -110,7 +110,7 @@ class JobRunner:
     def _give_way(self, session_id: bytes) -> None:
         """End a session's active job if that gives way and another one waits."""
         active = self.scheduler.active_job(session_id)
-        if active and active.gives_way and len(self.scheduler.jobs_of(session_id)) > 1:
+        if active and active.gives_way and self.scheduler.has_waiting(session_id):
             assert active.generator is not None
             active.generator.close()
             self._end(active)

@@ -102,6 +102,10 @@ class Scheduler:
         """Return whether a job waits in its lane."""
         return ticket in self._lanes.get(ticket.session_id, ())
 
+    def has_waiting(self, session_id: bytes) -> bool:
+        """Return whether a job of a session waits."""
+        return session_id in self._lanes
+
     def is_active(self, ticket: Ticket) -> bool:
         """Return whether a job is active."""
         return self.active_job(ticket.session_id) is ticket

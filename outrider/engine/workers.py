@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class WorkResult:
 
     value: Any
     error: BaseException | None
-    seconds: float  # of its thread; without what that waited for the interpreter
+    seconds: float  # beside other threads without those in which it waited for the interpreter
 
     def give_to(self, job: Generator[T, Any, Any]) -> T:
         """Continue the job that waits for it, up to its next step; return that."""
@@ -78,7 +78,10 @@ class Workers(Generic[T]):
         added, self._added = self._added, []
         works = [work for _, work in added]
         helpers = self._wanted(len(works))
-        outcomes = self._together(works, helpers) if helpers else list(map(_outcome, works))
+        if helpers:
+            outcomes = self._together(works, helpers)
+        else:
+            outcomes = [_outcome(work, perf_counter) for work in works]
         _finish(works, outcomes)
         for (owner, _), outcome in zip(added, outcomes, strict=True):
             self._seconds = outcome.seconds
@@ -149,21 +152,21 @@ class _Batch:
 
 def _finish(works: Sequence[Work], outcomes: Sequence[WorkResult]) -> None:
     """Let outcomes be what the jobs receive, of the works that are finished together."""
-    begin = thread_time()
+    begin = perf_counter()
     pairs = zip(works, outcomes, strict=True)
     done = [(work.finish, each) for work, each in pairs if work.finish and each.error is None]
     if not done:
         return
     values = done[0][0]([each.value for _, each in done])
-    seconds = (thread_time() - begin) / len(done)
+    seconds = (perf_counter() - begin) / len(done)
     for (_, each), value in zip(done, values, strict=True):
         each.value, each.seconds = value, each.seconds + seconds
 
 
-def _outcome(work: Work) -> WorkResult:
-    begin = thread_time()
+def _outcome(work: Work, clock: Callable[[], float] = thread_time) -> WorkResult:
+    begin = clock()
     try:
         value, error = work.run(), None
     except BaseException as raised:  # of any kind: the engine's thread is to see it
         value, error = None, raised
-    return WorkResult(value, error, thread_time() - begin)
+    return WorkResult(value, error, clock() - begin)
