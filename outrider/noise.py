@@ -44,21 +44,25 @@ def _mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
+def position_key(seed: int, stream: int, position: int) -> np.uint64:
+    """Return what keys the numbers of a stream at a position."""
+    return np.uint64(_position_key(seed, stream, position))
+
+
 def _position_key(seed: int, stream: int, position: int) -> int:
     key = _mix(_mix((seed + _SEED) & _MASK) ^ (stream & _MASK))
     return _mix((key + position * _SEED) & _MASK)
 
 
 def uniforms(
-    seed: int, stream: int, position: int, token_ids: NDArray[np.int32]
+    keys: np.uint64 | NDArray[np.uint64], token_ids: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    """Return one number in (0, 1) per token id: float64[len(token_ids)]."""
-    key = np.uint64(_position_key(seed & _MASK, stream, position))
+    """Return one number in (0, 1) per token id, of its position's key: float64[len(token_ids)]."""
     # In place: for a whole vocabulary new memory costs more than the arithmetic.
     z = token_ids.astype(np.uint64)
     z += _ONE
     z *= _TOKEN_64
-    z += key
+    z += keys
     z ^= z >> _SHIFT_30
     z *= _MIX_A_64
     z ^= z >> _SHIFT_27
@@ -78,7 +82,7 @@ def uniform(seed: int, choice: int, purpose: Purpose, first: int, position: int)
     that the number decides about: keyed by position alone, a position that is
     drafted again after a rejection would meet its old draws.
     """
-    key = _position_key(seed & _MASK, (int(purpose) << 32) | choice, first)
+    key = _position_key(seed, (int(purpose) << 32) | choice, first)
     z = _mix((key + (position + 1) * _TOKEN) & _MASK)
     return min(((z >> 11) + 0.5) * 2.0**-53, _BELOW_ONE)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 from operator import eq
 from typing import Any
 
 from outrider.costs import MOST_REDONE
-from outrider.distribution import Distribution, logprobs, most_probable, softmax
+from outrider.distribution import Distribution, Race, logprobs, most_probable, softmax, winners
 from outrider.engine.guesser import Guess, Guesser, guesser
 from outrider.engine.job import JobSteps, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
@@ -86,6 +86,12 @@ def score(
             for row, token_id in zip(rows, followers, strict=False)
         ]
     return scores
+
+
+def _run_races(races: Sequence[Sequence[Race]]) -> list[Rows]:
+    """Return what is drawn for each of several sessions."""
+    drawn = iter(winners([race for its_races in races for race in its_races]))
+    return [Rows(sampled=list(islice(drawn, len(its_races)))) for its_races in races]
 
 
 def _own_guesser(draft: OwnDraft | None, opening: SessionParameters) -> Guesser | None:
@@ -171,12 +177,12 @@ class Verifier:
             own = NO_OWN_TOKENS
             # After a rejection some kinds of memory have a few accepted tokens to decode again.
             is_at_end = len(missing) <= (1 + MOST_REDONE if decode else 1)
-            if is_at_end and not draft:
+            if is_at_end and not draft and round_.own_draft.count:
                 own = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
                 draft, missing = own.token_ids or draft, [*missing, *own.token_ids]
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)
             draft = draft[: len(logits) - 1]
-            rows = yield Work(partial(self._rows, logits, text, draft, round_.form))
+            rows = yield self._work(logits, text, draft, round_.form)
             position, added = len(text), _added(draft, rows.sampled)
             text += added
             self._decided = text
@@ -299,6 +305,14 @@ class Verifier:
         if self._decided[:count] != prefix[:count]:
             raise RoundSuperseded("the answer before it is another than it assumes")
 
+    def _work(self, logits: list[Row], text: list[int], draft: Sequence[int], form: Form) -> Work:
+        """Return the work that reads rows off the logits, the first one after the text."""
+        if self._is_simple and form is Form.SAMPLED:
+            if self._opening.sampling.greedy:
+                return Work(partial(self._best, logits))
+            return Work(partial(self._races, logits, len(text)), _run_races)
+        return Work(partial(self._rows, logits, text, draft, form))
+
     def _rows(self, logits: list[Row], text: list[int], draft: Sequence[int], form: Form) -> Rows:
         """Read rows off the logits, the first one after the text.
 
@@ -312,18 +326,23 @@ class Verifier:
                 if self._opening.candidate_count
                 else (),
             )
-        if self._is_simple and form is Form.SAMPLED:
-            return Rows(sampled=self._samples(logits, len(text)))
         rows = list(self._decide(logits, text, draft, form))
         if len(logits) == 1:
             return rows[0]
         return Rows.join(rows + rows[-1:] * (len(logits) - len(rows)))
 
-    def _samples(self, logits: list[Row], length: int) -> list[int]:
-        """Return what is drawn from each row; the first one follows a text of `length` tokens."""
-        opening, draw = self._opening, self._plain.draw
+    def _best(self, logits: list[Row]) -> Rows:
+        """Return what is certain after each row at temperature 0."""
+        return Rows(sampled=[int(self._plain.distribution(row).token_ids[0]) for row in logits])
+
+    def _races(self, logits: list[Row], length: int) -> list[Race]:
+        """Return the race of each row; the first one follows a text of `length` tokens."""
+        opening, distribution = self._opening, self._plain.distribution
         first = length + len(opening.dropped.token_ids)
-        return [draw(row, opening.seed, opening.choice, first + i) for i, row in enumerate(logits)]
+        return [
+            (distribution(row), opening.seed, opening.choice, first + i)
+            for i, row in enumerate(logits)
+        ]
 
     def _decide(
         self, logits: list[Row], text: Sequence[int], draft: Sequence[int], form: Form

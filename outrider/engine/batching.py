@@ -155,6 +155,8 @@ def widths(row_counts: Sequence[int], limits: Limits, cost: CostTable) -> list[i
         *before, last = row_counts
         cheapest = cost.cheapest(sum(row_counts)) - sum(before)
         return [*before, cheapest if cheapest <= limits.padded else last]
+    if len(set(row_counts)) == 1:
+        return list(row_counts)
     best, least = list(row_counts), split_seconds(row_counts, cost)
     for level in sorted({count for count in row_counts if count <= limits.padded}):
         raised = [max(count, level) for count in row_counts]
@@ -240,11 +242,13 @@ def fillers(
     first, last = min(sequences), max(sequences)
     if len(sequences) < 2 or last >= limits.streams:
         return []
-    apart = apart_seconds(dict.fromkeys(sequences, 1), cost)
     span = last - first + 1
     count = span
     for more in range(span + 1, -(-span // KERNEL_ROWS) * KERNEL_ROWS + 1):
         count = more if cost.seconds(more) <= cost.seconds(span) else count
+    if count == len(sequences):
+        return []
+    apart = apart_seconds(dict.fromkeys(sequences, 1), cost)
     best: list[int] = []
     # That a full kernel is quicker is not in the table, where no decode takes more than one of more
     # rows: its other rows may attend for a little.

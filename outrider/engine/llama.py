@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
-from outrider.engine.llama_batch import Batch
+from outrider.engine.llama_batch import Batch, is_token, wanted_rows
 from outrider.engine.llama_embedder import Embedder
 from outrider.engine.llama_library import (
     init_backend,
@@ -235,16 +235,16 @@ class LlamaModel:
 
     def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         if len(chunks) == 1:
-            is_token = self._is_token(chunks[0])
-            return self._decode_token(chunks) if is_token else self._decode(chunks)
+            return self._decode_rising(chunks)
         whole = [*chunks, *self._fillers(chunks)]
         # llama.cpp computes streams together only where their numbers rise one by one.
         order = sorted(range(len(whole)), key=lambda i: whole[i].sequence)
-        rows = self._decode([whole[i] for i in order])
+        rows = self._decode_rising([whole[i] for i in order])
         for filler in whole[len(chunks) :]:
             self._cut(filler.sequence, filler.position)
             self._sequences.note(filler.sequence, filler.position, 0)
-        return [rows[order.index(i)] for i in range(len(chunks))]
+        found = dict(zip(order, rows, strict=True))
+        return [found[i] for i in range(len(chunks))]
 
     def _fillers(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Return a token for each sequence that only fills the decode, where it has room for it."""
@@ -253,27 +253,31 @@ class LlamaModel:
         places = [(sequence, self._held[sequence]) for sequence in named]
         return [Chunk(s, held, [0], 1) for s, held in places if held < self._capacity]
 
-    def _is_token(self, chunk: Chunk) -> bool:
-        """Return whether a chunk is one token with its row, and nothing is to be done beside it."""
-        is_one = len(chunk.token_ids) == chunk.row_count == 1 and chunk.pad_to <= 1
+    def _decode_rising(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        """Decode chunks of rising sequences."""
         pads = self.pad_multiple > 1 or self._sequences.keeps_checkpoints
-        return is_one and not (pads or chunk.parents)
+        are_tokens = not pads and all(map(is_token, chunks))
+        return self._decode_tokens(chunks) if are_tokens else self._decode(chunks)
 
-    def _decode_token(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
-        """Decode a token as `_decode` does any: most decodes are of one, and all wait for it."""
-        [chunk] = chunks
-        [token_id], sequence, position = chunk.token_ids, chunk.sequence, chunk.position
-        assert 0 <= sequence < len(self._held), f"sequence {sequence}"
-        assert position == self._held[sequence], f"position {position}"
-        assert position < self._capacity, "context overflow"
-        assert 0 <= token_id < self._size, "token id outside the vocabulary"
-        if not position:
-            self._states.begin(sequence)
-        self._batch.put_token(token_id, position, sequence)
+    def _decode_tokens(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        """Decode a token of each as `_decode` does any: most decodes are that, and all wait."""
+        assert len(chunks) <= min(self._config.batch_rows, MAX_ROWS_OUT), f"{len(chunks)} rows"
+        before = -1
+        for row, chunk in enumerate(chunks):
+            [token_id], sequence, position = chunk.token_ids, chunk.sequence, chunk.position
+            assert before < sequence < len(self._held), f"sequence {sequence} after {before}"
+            assert position == self._held[sequence], f"position {position}"
+            assert position < self._capacity, "context overflow"
+            assert 0 <= token_id < self._size, "token id outside the vocabulary"
+            if not position:
+                self._states.begin(sequence)
+            self._batch.put_token(row, token_id, position, sequence)
+            before = sequence
         self._run(chunks)
         self._sequences.note_decoded()
-        self._sequences.note(sequence, position + 1, 1)
-        return [[self._rows_of(chunks, 1)[0]]]
+        for chunk in chunks:
+            self._sequences.note(chunk.sequence, chunk.position + 1, 1)
+        return [[row] for row in self._rows_of(chunks, len(chunks))]
 
     def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         widths, outs = self._shapes(chunks)
@@ -296,7 +300,7 @@ class LlamaModel:
                 if width > count:
                     self._cut(sequence, end)
                 self._sequences.note(sequence, end, count)
-        return _wanted_rows(chunks, widths, outs, self._rows_of(chunks, sum(outs)))
+        return wanted_rows(chunks, widths, outs, self._rows_of(chunks, sum(outs)))
 
     def _run(self, chunks: Sequence[Chunk]) -> None:
         """Decode what is in the batch. Raises NoRoom and DecodeFailed."""
@@ -545,21 +549,6 @@ class LlamaModel:
         if self._threads is not None:
             self._threads.close()
         ll.llama_model_free(self._model)
-
-
-def _wanted_rows(
-    chunks: Sequence[Chunk],
-    widths: Sequence[int],
-    outs: Sequence[int],
-    logits: NDArray[np.float32],
-) -> list[list[Row]]:
-    """Return the wanted rows of each chunk; those that pad it are the last that were computed."""
-    rows, end = [], 0
-    for chunk, width, out in zip(chunks, widths, outs, strict=True):
-        end += out
-        last = end - (width - len(chunk.token_ids)) if out else end
-        rows.append([logits[i] for i in range(last - chunk.row_count, last)])
-    return rows
 
 
 def _branch_count(layout: Layout) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from outrider.engine.branches import places_of
 from outrider.engine.llama_library import ll
-from outrider.engine.model import Chunk
+from outrider.engine.model import Chunk, Row
 
 
 class Batch:
@@ -34,13 +34,13 @@ class Batch:
         self.struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
         self.struct.logits = _pointer(self._wanted, ctypes.c_int8)
 
-    def put_token(self, token_id: int, position: int, sequence: int) -> None:
-        """Lay out one token, whose row is wanted."""
-        self._tokens[0] = token_id
-        self._positions[0] = position
-        self._sequences[0] = sequence
-        self._wanted[0] = 1
-        self.struct.n_tokens = 1
+    def put_token(self, row: int, token_id: int, position: int, sequence: int) -> None:
+        """Lay out one token, whose row is wanted, after those of the rows before."""
+        self._tokens[row] = token_id
+        self._positions[row] = position
+        self._sequences[row] = sequence
+        self._wanted[row] = 1
+        self.struct.n_tokens = row + 1
         if len(self._lists):
             self._branch((), ())
 
@@ -56,7 +56,7 @@ class Batch:
         """
         begin = 0
         for chunk, width, out in zip(chunks, widths, outs, strict=True):
-            if width == 1:  # as of every plain token: numpy's slices take ten times as long
+            if width == 1:  # as of a plain token: numpy's slices take ten times as long
                 self._tokens[begin] = chunk.token_ids[0]
                 self._positions[begin] = chunk.position
                 self._sequences[begin] = chunk.sequence
@@ -94,6 +94,27 @@ class Batch:
         self._lists = np.array(sequences, np.int32)
         for row, start in starts:
             self._pointers[row] = self._lists.ctypes.data + 4 * start
+
+
+def wanted_rows(
+    chunks: Sequence[Chunk],
+    widths: Sequence[int],
+    outs: Sequence[int],
+    logits: NDArray[np.float32],
+) -> list[list[Row]]:
+    """Return the wanted rows of each chunk; those that pad it are the last that were computed."""
+    rows, end = [], 0
+    for chunk, width, out in zip(chunks, widths, outs, strict=True):
+        end += out
+        last = end - (width - len(chunk.token_ids)) if out else end
+        rows.append([logits[i] for i in range(last - chunk.row_count, last)])
+    return rows
+
+
+def is_token(chunk: Chunk) -> bool:
+    """Return whether a chunk is one token with its row, and nothing is to be done beside it."""
+    is_one = len(chunk.token_ids) == chunk.row_count == 1
+    return is_one and chunk.pad_to <= 1 and not chunk.parents
 
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:

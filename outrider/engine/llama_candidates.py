@@ -35,13 +35,29 @@ class Candidates:
         self._start = self._table.ctypes.data
         self._id_column, self._logit_column = self._table["id"], self._table["logit"]
 
-    def fill(self, logits: Row, ids: NDArray[np.int32] | None = None) -> None:
+    def fill(self, logits: Row, ids: NDArray[Any] | None = None) -> None:
         """Hold these logits: of all ids from 0 on, or of the ones given."""
         count = len(logits)
         self._id_column[:count] = self._ids[:count] if ids is None else ids
         self._logit_column[:count] = logits
         self._array.size = count
         self._array.sorted = False
+
+    def fill_with_largest(self, logits: Row, count: int) -> None:
+        """Hold the `count` largest logits of all ids, the largest first.
+
+        Hold all of them where two that are equal are among the first, or most are impossible: then
+        llama.cpp's own sampler decides which it keeps.
+        """
+        likely = largest(logits, count)
+        if len(likely) <= 2 * count:
+            first = likely[np.argsort(-logits[likely])[: count + 1]]
+            values = logits[first]
+            if (values[1:] < values[:-1]).all():
+                self.fill(values[:count], first[:count])
+                self._array.sorted = True
+                return
+        self.fill(logits)
 
     def apply(self, sampler: Any) -> None:
         """Apply a sampler of llama.cpp."""

@@ -377,12 +377,17 @@ class ChainSampler:
         self.mirostat_mu = links.mirostat.start if links.mirostat else None
         self._last_distribution: Distribution | None = None
         self._takes_the_best = parameters.greedy and not (links.cuts or links.mirostat)
+        cuts = [stage for stage in parameters.active_stages() if stage not in SCORING]
+        self._begins_with_top_k = cuts[:1] == [Stage.TOP_K]
 
     def distribution(self, row: Row) -> Distribution:
         if self._takes_the_best:
             return certain(self._best(row))
         candidates, links = self._desk.candidates, self._links
-        candidates.fill(self._scored(row))
+        if self._begins_with_top_k:
+            candidates.fill_with_largest(self._scored(row), self._parameters.top_k)
+        else:
+            candidates.fill(self._scored(row))
         for link in links.cuts:
             link.apply(candidates)
         if links.mirostat and self.mirostat_mu is not None and not self._parameters.greedy:
@@ -390,15 +395,10 @@ class ChainSampler:
         self._last_distribution = self._read(candidates)
         return self._last_distribution
 
-    def draw(self, row: Row, seed: int, stream: int, position: int) -> int:
-        if self._takes_the_best:
-            return self._best(row)
-        return self.distribution(row).finish(seed, stream, position, 1)[0][0]
-
     def _best(self, row: Row) -> int:
         scored = self._scored(row)
         best = int(scored.argmax())  # the first of equals
-        if scored[best] == -np.inf:
+        if not scored[best] > -np.inf:
             raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
         return best
 
@@ -416,7 +416,7 @@ class ChainSampler:
 
     def _read(self, candidates: Candidates) -> Distribution:
         ids, logits = candidates.ids, candidates.logits
-        best = logits.max()
+        best = logits[logits.argmax()]
         if best == -np.inf:
             raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
         if self._parameters.greedy or best == np.inf:

@@ -173,13 +173,6 @@ class Sampler(Protocol):
         """
         ...
 
-    def draw(self, row: Row, seed: int, stream: int, position: int) -> int:
-        """Return the winner of the race in the row's distribution, and work out nothing else.
-
-        Raises InvalidRequest when no token is possible.
-        """
-        ...
-
     def accept(self, token_id: int, is_prompt: bool = False) -> None:
         """Continue after a token; a grammar and mirostat do not look at the prompt's.
 

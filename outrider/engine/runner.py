@@ -110,7 +110,7 @@ class JobRunner:
     def _give_way(self, session_id: bytes) -> None:
         """End a session's active job if that gives way and another one waits."""
         active = self.scheduler.active_job(session_id)
-        if active and active.gives_way and len(self.scheduler.jobs_of(session_id)) > 1:
+        if active and active.gives_way and self.scheduler.has_waiting(session_id):
             assert active.generator is not None
             active.generator.close()
             self._end(active)
@@ -274,7 +274,7 @@ class JobRunner:
         self._decode_seconds = spent
         self._counters.note_decode(begin, spent, self.is_open)
         shared = counts_of([chunk for _, chunk in entries], self._model.padded)
-        is_shared = len(entries) > 1 and self._workers.most > 0
+        is_shared = len(entries) > 1
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
             ticket.lease.spent.add(shared)

@@ -102,6 +102,10 @@ class Scheduler:
         """Return whether a job waits in its lane."""
         return ticket in self._lanes.get(ticket.session_id, ())
 
+    def has_waiting(self, session_id: bytes) -> bool:
+        """Return whether a job of a session waits."""
+        return session_id in self._lanes
+
     def is_active(self, ticket: Ticket) -> bool:
         """Return whether a job is active."""
         return self.active_job(ticket.session_id) is ticket
@@ -169,9 +173,10 @@ class Scheduler:
     def _gathering_ends(self) -> float:
         """Return until when prompts wait for others; long ago where anything else is ready."""
         active = self._active.values()
+        if not all(reads(len(t.tokens), t.row_count) for t in active):
+            return 0.0
         count = sum(len(ticket.tokens) for ticket in active)
-        is_full = count >= self._limits.rows
-        if is_full or not all(reads(len(t.tokens), t.row_count) for t in active):
+        if count >= self._limits.rows:
             return 0.0
         first = min((ticket.submit_time for ticket in active), default=0.0)
         return first + _GATHERING * self._reading.seconds((), Share(count))
@@ -210,12 +215,8 @@ class Scheduler:
         assert all(ticket.ask is None for ticket in tickets)
         if len(tickets) == 1 and (chunk := self._alone(tickets[0])) is not None:
             return [(tickets[0], chunk)]
-        if len(tickets) > 1:  # a job alone keeps what it offers: its controller has weighed that
-            self._leave_out(tickets)
         spare = [*self._limits.branches, *free] if self._limits.branches else []
-        self._fit(tickets, len(spare))
-        pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
-        takes = allot(pending, self._read_rows(tickets, now), self._limits, self._padded)
+        takes = self._takes(tickets, len(spare), now)
         taking = [(t, take) for t, take in zip(tickets, takes, strict=True) if take]
         rows = [self._padded(take) for _, take in taking]
         pads = widths(rows, self._limits, self.cost)
@@ -225,6 +226,20 @@ class Scheduler:
             for (ticket, take), pad in zip(taking, pads, strict=True)
         ]
         return self._filled(entries, held) if set(pads) == {1} else entries
+
+    def _takes(self, tickets: list[Ticket], spare_count: int, now: float) -> list[int]:
+        """Return how many tokens of each job join; shorten what they offer to what pays and fits.
+
+        Nothing is to be decided where each of them has one token, as most decodes of many users.
+        """
+        most = min(self._limits.rows, self._limits.rows_out) // self._padded(1)
+        if len(tickets) <= most and all(len(t.tokens) == t.row_count == 1 for t in tickets):
+            return [1] * len(tickets)
+        if len(tickets) > 1:  # a job alone keeps what it offers: its controller has weighed that
+            self._leave_out(tickets)
+        self._fit(tickets, spare_count)
+        pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
+        return allot(pending, self._read_rows(tickets, now), self._limits, self._padded)
 
     def _filled(
         self, entries: list[tuple[Ticket, Chunk]], held: Callable[[int], int]
@@ -319,6 +334,9 @@ class Scheduler:
         for session in self._awaited.values():
             if session.answer_time + 2 * session.turnaround > now - self._decoding:
                 rows.setdefault(session.sequence, session.row_count)
+        if rows and max(rows) - min(rows) < len(rows):
+            self._lost_apart = 0.0  # they follow each other
+            return None
         apart = apart_seconds(rows, self.cost)
         together = split_seconds(list(rows.values()), self.cost)
         if apart < (1.0 + NOISE) * together:

@@ -109,8 +109,8 @@ def top_p(p: float, least: int = 0) -> Any:
     return ll.llama_sampler_init_top_p(p, least)
 
 
-def top_k() -> Any:
-    return ll.llama_sampler_init_top_k(40)
+def top_k(count: int = 40) -> Any:
+    return ll.llama_sampler_init_top_k(count)
 
 
 def temperature() -> Any:
@@ -142,6 +142,30 @@ def test_top_p_after_a_wide_cut_keeps_what_llama_cpp_keeps(model: LlamaModel) ->
         assert ours(model, its, flat(seed)) == theirs(
             [min_p, top_p(0.9), temperature()], flat(seed)
         )
+
+
+@pytest.mark.parametrize("make", ROWS)
+@pytest.mark.parametrize("count", [1, 40, 300, SIZE])
+def test_top_k_keeps_the_tokens_that_llama_cpp_keeps(
+    model: LlamaModel, make: Callable[[int], Row], count: int
+) -> None:
+    for seed in range(3):
+        row = make(seed)
+        expected = theirs([top_k(count), top_p(0.7), temperature()], row)
+        assert ours(model, replace(FREE, top_k=count, top_p=0.7), row) == expected
+
+
+@pytest.mark.parametrize("make", [flat, peaked, uniform, with_impossible])
+def test_top_k_reads_the_whole_vocabulary_into_its_table_only_where_equal_tokens_are_first(
+    model: LlamaModel, make: Callable[[int], Row]
+) -> None:
+    sampler = model.sampler(TOP_K)
+    held: list[int] = []
+    spy: Any = SimpleNamespace(apply=lambda candidates: held.append(len(candidates)))
+    sampler._links = replace(sampler._links, cuts=[spy, *sampler._links.cuts])
+    sampler.distribution(make(1))
+    sampler.distribution(tied(1))
+    assert held == [40, SIZE]
 
 
 @pytest.mark.parametrize("make", ROWS)

@@ -132,13 +132,24 @@ def test_what_takes_less_than_waking_a_thread_stays_in_one(monkeypatch: pytest.M
         assert idents == {threading.get_ident()} and not workers._threads
 
 
-def test_without_another_thread_a_work_begins_when_its_outcome_is_asked_for() -> None:
-    workers, done = Workers[int](0), list[str]()
-    for owner in range(3):
-        workers.add(owner, Work(lambda owner=owner: done.append(f"{owner} runs")))  # type: ignore[misc]
-    for owner, _ in workers.outcomes():
-        done.append(f"{owner} continues")
-    assert done == [f"{owner} {what}" for owner in range(3) for what in ("runs", "continues")]
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("most", [0, 3])
+def test_what_works_returned_is_finished_at_once_without_those_that_failed(most: int) -> None:
+    asked: list[Sequence[int]] = []
+
+    def finish(values: Sequence[int]) -> Sequence[int]:
+        asked.append(values)
+        return [10 * each for each in values]
+
+    def fail() -> int:
+        raise ValueError
+
+    with warm(most) as workers:
+        for owner, run_it in enumerate([lambda: 1, fail, lambda: 3, lambda: 4]):
+            workers.add(owner, Work(run_it, None if owner == 2 else finish))
+        outcomes = [outcome for _, outcome in workers.outcomes()]
+    assert asked == [[1, 4]]
+    assert [each.value for each in outcomes] == [10, None, 3, 40]
 
 
 @pytest.mark.usefixtures("always")

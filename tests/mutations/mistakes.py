@@ -341,8 +341,8 @@ MISTAKES = (
     Mistake(
         "rows that were sampled side by side go to who was sooner",
         "outrider/engine/workers.py",
-        "for number in range(self._count))",
-        "for number in outcomes)",
+        "for number in range(self._count)]",
+        "for number in outcomes]",
         (
             "tests/engine/test_workers.py"
             "::test_outcomes_come_in_order_where_the_first_work_ends_last",

@@ -441,7 +441,8 @@ class ToyModel:
         """
         digest = blake2b(repr((seed, kind, history)).encode(), digest_size=8).digest()
         draws = np.arange(4 * self.vocabulary_size, dtype=np.int32).reshape(-1, 4)
-        uniforms = noise.uniforms(int.from_bytes(digest, "little"), 0, 0, draws)
+        key = noise.position_key(int.from_bytes(digest, "little"), 0, 0)
+        uniforms = noise.uniforms(key, draws)
         centred: NDArray[np.float64] = uniforms.sum(axis=1) - 2.0
         return math.sqrt(3.0) * centred
 
@@ -458,10 +459,6 @@ class ToySampler:
         """Return the distribution of the next token."""
         _require(not np.isnan(row).any(), "the row was overwritten by a later decode")
         return distribution_of(row, self.parameters)
-
-    def draw(self, row: Row, seed: int, stream: int, position: int) -> int:
-        """Return the winner of the race in that distribution."""
-        return self.distribution(row).race(seed, stream, position)[0]
 
     def accept(self, token_id: int, is_prompt: bool = False) -> None:
         """Continue behind a token, which changes nothing."""

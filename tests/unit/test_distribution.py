@@ -25,6 +25,7 @@ from outrider.distribution import (
     ranked,
     residual,
     softmax,
+    winners,
 )
 from tests.support.lazy import Lazy
 
@@ -118,15 +119,21 @@ def test_a_weight_of_0_is_never_drawn() -> None:
 # Races
 
 
-def flat_noise(
-    seed: int, stream: int, position: int, token_ids: NDArray[np.int32]
-) -> NDArray[np.float64]:
+def flat_noise(_: np.uint64, token_ids: NDArray[np.int32]) -> NDArray[np.float64]:
     return np.full(len(token_ids), 0.5)
 
 
 def test_a_tie_goes_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "uniforms", flat_noise)
     assert row({7: 2, 3: 2, 5: 2, 1: 1}).race(42, 0, 0) == (3, 0.0)
+
+
+def test_races_that_are_run_at_once_are_won_as_each_by_itself() -> None:
+    rng = np.random.default_rng(4)
+    rows = [random_row(rng, 1 + i % 9) for i in range(60)]
+    for count in (0, 1, 7, 60):
+        races = [(each, i % 3, i % 2, 40 + i) for i, each in enumerate(rows[:count])]
+        assert winners(races) == [each.race(*key)[0] for each, *key in races]
 
 
 def test_with_equal_noise_the_heaviest_id_wins_by_its_log_ratio(
@@ -141,7 +148,7 @@ def test_with_equal_noise_the_heaviest_id_wins_by_its_log_ratio(
 def test_a_race_adds_gumbel_noise_of_the_id_to_the_log_weight() -> None:
     distribution = row({7: 1, 3: 2, 5: 1})
     for position in range(50):
-        u = noise.uniforms(42, 1, position, np.arange(8, dtype=np.int32))
+        u = noise.uniforms(noise.position_key(42, 1, position), np.arange(8, dtype=np.int32))
         scores = {i: np.log(distribution.probability(i)) - np.log(-np.log(u[i])) for i in (7, 3, 5)}
         third, second, first = sorted(scores, key=scores.__getitem__)
         winner, margin = distribution.race(42, 1, position)

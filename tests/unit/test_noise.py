@@ -12,13 +12,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from outrider.noise import Purpose, uniform, uniforms
+from outrider import noise
+from outrider.noise import Purpose, position_key, uniform
 from tests.support.lazy import Lazy
 
 stats = Lazy("scipy.stats")
 
 LOWEST_HASH_SEED = 12303145506925197115  # hash 0 at stream 0, position 0, id 0
 HIGHEST_HASH_SEED = 14853680589019784570  # hash 2**64 - 1 at stream 0, position 0, id 0
+
+
+def uniforms(
+    seed: int, stream: int, position: int, token_ids: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    return noise.uniforms(position_key(seed, stream, position), token_ids)
 
 
 def ids(*token_ids: int) -> NDArray[np.int32]:
