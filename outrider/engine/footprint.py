@@ -31,7 +31,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class DeviceShare:
     """What a model has on one device, in bytes."""
 
     device: str  # ggml's name, such as CUDA0; or CPU
@@ -45,7 +45,7 @@ class Share:
 class Footprint:
     """Where a model's parts are."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[DeviceShare, ...]
     split_count: int
     """The parts of a token's graph, each on one device: one for a device, where each can compute
     all of its layers. Where it cannot, the CPU does that between two parts, in every layer."""
@@ -89,7 +89,7 @@ def read_footprint(
     devices = dict.fromkeys([*sorted(gpu_names), CPU])
     return Footprint(
         shares=tuple(
-            Share(
+            DeviceShare(
                 device=each,
                 layers=counts[each],
                 weights=weights[each],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.engine.footprint import CPU, Footprint, Gpu, Share
+from outrider.engine.footprint import CPU, DeviceShare, Footprint, Gpu
 from outrider_cli.doctor.checks import Finding, ModelFile, Severity, plural, show_size
 
 _FULL = 0.8  # of the machine's memory; the rest of the machine needs some too
@@ -30,9 +30,9 @@ class Placed:
 def place(role: str, sessions: int, size: int, said: dict[str, Any] | None) -> Placed:
     """Return where a model will be: as llama.cpp said, or else whole in the machine's memory."""
     if said is None:
-        whole = Share(device=CPU, layers=0, weights=size, caches=0, compute=0)
+        whole = DeviceShare(device=CPU, layers=0, weights=size, caches=0, compute=0)
         return Placed(role, sessions, Footprint(shares=(whole,), split_count=1))
-    shares = tuple(Share(**share) for share in said["shares"])
+    shares = tuple(DeviceShare(**share) for share in said["shares"])
     return Placed(role, sessions, Footprint(**{**said, "shares": shares}))
 
 
@@ -101,11 +101,11 @@ def _judge_place(
     return [Finding("memory", Severity.NOTE if need <= free else Severity.PROBLEM, message, remedy)]
 
 
-def _share(model: Placed, device: str) -> Share | None:
+def _share(model: Placed, device: str) -> DeviceShare | None:
     return next((each for each in model.footprint.shares if each.device == device), None)
 
 
-def _describe_share(model: Placed, share: Share) -> str:
+def _describe_share(model: Placed, share: DeviceShare) -> str:
     each = show_size(share.caches // model.sessions)
     parts = {
         f"weights {show_size(share.weights)}": share.weights,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.footprint import CPU, Footprint, Share, read_footprint
+from outrider.engine.footprint import CPU, DeviceShare, Footprint, read_footprint
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.llama_footprint import footprint
 from outrider.engine.llama_loading import LlamaConfig
@@ -38,7 +38,7 @@ def config_of(path: Path, **options: Any) -> LlamaConfig:
     return LlamaConfig(path=path, **(settings | options))
 
 
-def only(found: Footprint) -> Share:
+def only(found: Footprint) -> DeviceShare:
     [share] = found.shares
     return share
 
@@ -115,7 +115,7 @@ BYTES = {
 GPUS = ["CUDA0", "CUDA1"]
 
 
-def shares(devices: list[str], tensor_bytes: dict[str, int]) -> dict[str, Share]:
+def shares(devices: list[str], tensor_bytes: dict[str, int]) -> dict[str, DeviceShare]:
     found = read_footprint(said(devices, "3 / 2"), tensor_bytes, GPUS)
     assert (found.split_count, found.file_type) == (2, "Q4_0")
     return {share.device: share for share in found.shares}
@@ -123,9 +123,9 @@ def shares(devices: list[str], tensor_bytes: dict[str, int]) -> dict[str, Share]
 
 def test_layers_caches_and_graphs_are_counted_card_by_card() -> None:
     found = shares(["CUDA0", "CUDA0", "CUDA0", "CUDA1", "CUDA1"], BYTES)
-    first = Share(device="CUDA0", layers=3, weights=33, caches=300 * MIB, compute=64 * MIB)
-    last = Share(device="CUDA1", layers=2, weights=13 + 1001, caches=100 * MIB, compute=0)
-    beside = Share(device=CPU, layers=0, weights=1000, caches=0, compute=16 * MIB)
+    first = DeviceShare(device="CUDA0", layers=3, weights=33, caches=300 * MIB, compute=64 * MIB)
+    last = DeviceShare(device="CUDA1", layers=2, weights=13 + 1001, caches=100 * MIB, compute=0)
+    beside = DeviceShare(device=CPU, layers=0, weights=1000, caches=0, compute=16 * MIB)
     assert found == {"CUDA0": first, "CUDA1": last, CPU: beside}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.footprint import CPU, Footprint, Gpu, Share
+from outrider.engine.footprint import CPU, DeviceShare, Footprint, Gpu
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
@@ -289,13 +289,13 @@ def test_a_file_that_cannot_be_read_is_a_problem():
     assert findings[1].message == "draft: d.gguf is not a GGUF file"
 
 
-def placed(role: str, *shares: Share, splits: int = 1) -> Placed:
+def placed(role: str, *shares: DeviceShare, splits: int = 1) -> Placed:
     footprint = Footprint(shares=shares, split_count=splits, file_type="Q4_0")
     return Placed(role, 4, footprint)
 
 
-def share(device: str, layers: int, weights: int, caches: int = 2 * GB) -> Share:
-    return Share(device=device, layers=layers, weights=weights, caches=caches, compute=GB)
+def share(device: str, layers: int, weights: int, caches: int = 2 * GB) -> DeviceShare:
+    return DeviceShare(device=device, layers=layers, weights=weights, caches=caches, compute=GB)
 
 
 ON_CPU = [placed("target", share(CPU, 33, 4 * GB)), placed("draft", share(CPU, 9, GB, caches=GB))]
