@@ -71,6 +71,7 @@ PURE = (
     "outrider.engine.cache",
     "outrider.engine.cuda_driver",
     "outrider.engine.footprint",
+    "outrider.engine.heads",
     "outrider.engine.repeated_cells",
     "outrider.engine.rollback",
     "outrider.engine.sampler_state",
