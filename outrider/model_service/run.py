@@ -29,6 +29,8 @@ from outrider.engine.kernel_trial import DRAFT_ROWS, TARGET_ROWS, choose
 from outrider.engine.layout import draft_layouts, open_quickly
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, ModelDescription, Numerics, Rollback
+from outrider.engine.model_draft import ModelDraft
+from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
 from outrider.engine.reading import Reading
 from outrider.engine.thread_choice import use_quickest
@@ -244,14 +246,14 @@ def make_host(
 
 def own_draft_loader(
     config: ModelConfig, same_vocabulary: bool = False
-) -> Callable[[Model], Model | None]:
+) -> Callable[[Model], OwnDraft | None]:
     """Return what loads a target's own draft; one that does not fit is left out, with a warning.
 
     Raises InvalidConfig at once for a file that is no model.
     """
     load = load_llama(config)
 
-    def load_beside(target: Model) -> Model | None:
+    def load_beside(target: Model) -> OwnDraft | None:
         draft = load()
         try:
             for role, model in (("target", target), ("draft", draft)):
@@ -268,7 +270,7 @@ def own_draft_loader(
         open_quickly(
             draft, time.perf_counter, draft_layouts(draft.describe().layouts, config.sessions)
         )
-        return draft
+        return ModelDraft(draft, target=target)
 
     return load_beside
 

@@ -643,7 +643,7 @@ MISTAKES = (
     # --- the target's own draft ---
     Mistake(
         "the own draft keeps what the text took back",
-        "outrider/engine/own_draft.py",
+        "outrider/engine/model_draft.py",
         "del session.token_ids[self.model.truncate(session.sequence, count) :]",
         "pass",
         (f"{OWN_ENGINE}::test_it_drafts_what_the_model_would_write_after_every_text",),
@@ -657,7 +657,7 @@ MISTAKES = (
     ),
     Mistake(
         "a long text is never read to its end",
-        "outrider/engine/own_draft.py",
+        "outrider/engine/model_draft.py",
         "        is_late = False  # one piece at least, or it would never come to the end\n",
         "        is_late = True\n",
         (f"{OWN_ENGINE}::test_a_long_text_is_read_a_piece_at_a_time_and_drafts_come_then",),

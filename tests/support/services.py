@@ -25,6 +25,7 @@ from outrider.access import Access
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Chunk, Numerics
+from outrider.engine.model_draft import ModelDraft
 from outrider.model_service.servicer import ModelService
 from outrider.rpc.channel import open_channel
 from outrider.rpc.security import ANONYMOUS, OPEN, ClientSecurity, ServerSecurity, make_access
@@ -121,7 +122,9 @@ class ModelProcess:
     async def listen(self, make_model: Callable[[], Any]) -> None:
         """Listen without a model, as while it loads."""
         make_own = self._own_draft
-        load_draft = None if make_own is None else (lambda _: make_own())
+        load_draft = (
+            None if make_own is None else (lambda model: ModelDraft(make_own(), target=model))
+        )
         self.host = EngineHost(make_model, self._options, load_draft=load_draft)
         self.servicer = self._role.make_servicer(self.host)
         name = f"outrider.v1.{self._role.name}Service"
