@@ -107,9 +107,7 @@ def _unsupported(architecture: str) -> str:
     return f"has an MTP head of {architecture}, which is not supported"
 
 
-def _head_file(
-    architecture: str, values: Mapping[str, object], tensors: Collection[str]
-) -> Head:
+def _head_file(architecture: str, values: Mapping[str, object], tensors: Collection[str]) -> Head:
     kind = HeadKind.EAGLE3 if architecture == "eagle3" else HeadKind.DFLASH
     if kind is HeadKind.DFLASH and "markov_w1.weight" in tensors:
         kind = HeadKind.DSPARK

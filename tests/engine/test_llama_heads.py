@@ -1,4 +1,4 @@
-"""The functions of llama.cpp that heads need: found under their names in C++, or missed in words."""
+"""The functions of llama.cpp that heads need: found under their C++ names, or missed in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which head a file carries, by its keys and the names of its tensors, and what is said against it."""
+"""Which head a file carries, by its keys and its tensors' names, and what is said against it."""
 
 from __future__ import annotations
 
