@@ -1,18 +1,34 @@
-"""The functions of llama.cpp that heads need, which its C headers do not have.
+"""Heads by llama.cpp, and its functions that they need, which its C headers do not have.
 
-They are C++ and exported, so that they are found under the names that compilers for Linux and
+Those are C++ and exported, so that they are found under the names that compilers for Linux and
 macOS give them. Nobody promises them: each is looked up, and what misses one says so.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from outrider.engine.heads import HeadKind
-from outrider.engine.llama_library import library_function, ll
+import numpy as np
+
+from outrider.engine.branches import stem_count
+from outrider.engine.head_draft import Pairs
+from outrider.engine.heads import Head, HeadKind
+from outrider.engine.hidden_rows import HiddenRows, Rows
+from outrider.engine.llama_batch import Batch, matrix
+from outrider.engine.llama_library import (
+    last_error,
+    library_function,
+    ll,
+    logits_address,
+    recent_errors,
+)
+from outrider.engine.llama_loading import LlamaConfig, context_params
+from outrider.engine.model import Chunk, Layout, Row
+from outrider.errors import DecodeFailed, InvalidConfig
 
 _Type = tuple[str, Any]  # how a name is mangled by it, and what ctypes takes
 
@@ -81,3 +97,117 @@ def missing_functions(kind: HeadKind, found: Iterable[str] | None = None) -> str
     if not missing:
         return ""
     return f"this llama.cpp cannot run {kind.words}: it has no {', '.join(missing)}"
+
+
+def unusable(head: Head | None) -> str:
+    """Return why the head that a model's file carries is not used; empty where it is."""
+    return "" if head is None else head.fault or missing_functions(head.kind)
+
+
+def head_bytes(tensor_bytes: Mapping[str, int]) -> int:
+    """Return the weights that an MTP head reads for a token: its block, and the output matrix."""
+    blocks = tuple(
+        {f"{name.partition('.nextn.')[0]}." for name in tensor_bytes if ".nextn." in name}
+    )
+    own = [size for name, size in tensor_bytes.items() if name.startswith(blocks)]
+    return sum(own) + (tensor_bytes.get("output.weight") or tensor_bytes["token_embd.weight"])
+
+
+def _output(context: Any) -> Callable[[Any], int]:
+    """Turn on the hidden rows of every token; return what says where those of a decode are."""
+    functions = head_functions()
+    functions["llama_set_embeddings_nextn"](context, True, False)  # not of wanted rows alone
+    found: Callable[[Any], int] = functions["llama_get_embeddings_nextn"]
+    return found
+
+
+class HiddenOutput(HiddenRows):
+    """The hidden rows of a target's sequences, taken from its context after each decode."""
+
+    def __init__(self, context: Any, model: Any, sequence_count: int) -> None:
+        self._columns = int(ll.llama_model_n_embd_out(model))
+        super().__init__(sequence_count, self._columns)
+        self._ctx, self._address = context, _output(context)
+
+    def take(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
+        """Keep the rows of what was just decoded; of a tree's nodes, which may go, none."""
+        rows, begin = matrix(self._address(self._ctx), sum(widths), self._columns), 0
+        for chunk, width in zip(chunks, widths, strict=True):
+            count = stem_count(chunk) if chunk.parents else len(chunk.token_ids)
+            self.note(chunk.sequence, chunk.position, rows[begin : begin + count])
+            begin += width
+
+
+class LlamaHead:
+    """The MTP head of a loaded model, in a context of its own. Implements `Head`."""
+
+    def __init__(
+        self,
+        model: Any,
+        config: LlamaConfig,
+        layout: Layout,
+        cells: int,
+        capacity: int,
+        weight_bytes: int,
+    ) -> None:
+        """Open a context with streams as the target's, which is to be closed before the model is.
+
+        Raises InvalidConfig where there is no memory for it.
+        """
+        self.name = f"{config.path.stem} {HeadKind.MTP.value}"
+        self.weight_bytes = weight_bytes
+        self.sequence_count, self.context = config.sequence_count, capacity
+        self.batch_rows = config.batch_rows
+        params = context_params(config, model, layout, cells, self.sequence_count)
+        params.ctx_type, params.n_rs_seq = ll.LLAMA_CONTEXT_TYPE_MTP, 0
+        recent_errors.clear()
+        self.context_pointer = ll.llama_init_from_model(model, params)
+        if not self.context_pointer:
+            raise InvalidConfig("own-draft", f"no context for the MTP head: {last_error()}")
+        self.width = int(ll.llama_model_n_embd_out(model))
+        self._size = int(ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(model)))
+        self._memory = ll.llama_get_memory(self.context_pointer)
+        self._address = _output(self.context_pointer)
+        self._batch = Batch(self.batch_rows, self.width)
+
+    def decode(self, pairs: Sequence[Pairs]) -> list[tuple[Row, Rows]]:
+        # llama.cpp computes streams together only where their numbers rise.
+        order = sorted(range(len(pairs)), key=lambda i: pairs[i].sequence)
+        rising = [pairs[i] for i in order]
+        counts = [len(each.token_ids) for each in rising]
+        assert sum(counts) <= self.batch_rows, f"{sum(counts)} rows in one decode"
+        for each in rising:
+            assert 0 <= each.sequence < self.sequence_count, f"sequence {each.sequence}"
+            assert 0 < len(each.token_ids) == len(each.rows), f"{len(each.rows)} rows"
+            assert each.position + len(each.token_ids) <= self.context, "context overflow"
+            assert min(each.token_ids) >= 0 and max(each.token_ids) < self._size, "token id"
+        chunks = [Chunk(each.sequence, each.position, each.token_ids, 1) for each in rising]
+        self._batch.fill(chunks, counts, [1] * len(chunks))
+        np.concatenate([each.rows for each in rising], out=self._batch.rows[: sum(counts)])
+        code = ll.llama_decode(self.context_pointer, self._batch.struct)
+        if code != 0:
+            raise DecodeFailed(f"the head's llama_decode returned {code}: {last_error()}")
+        logits = matrix(logits_address(self.context_pointer), len(rising), self._size)
+        if not math.isfinite(np.maximum.reduce(logits, axis=None)):
+            raise DecodeFailed("the head computes no numbers: its weights may be damaged")
+        hidden = matrix(self._address(self.context_pointer), sum(counts), self.width)
+        ends = np.cumsum(counts)
+        found = {i: (logits[n], hidden[ends[n] - 1 : ends[n]]) for n, i in enumerate(order)}
+        return [found[i] for i in range(len(pairs))]
+
+    def first_position(self, sequence: int) -> int:
+        return int(ll.llama_memory_seq_pos_min(self._memory, sequence))
+
+    def truncate(self, sequence: int, token_count: int) -> int:
+        ll.llama_memory_seq_rm(self._memory, sequence, token_count or -1, -1)
+        return token_count
+
+    def copy_prefix(self, source: int, destination: int, token_count: int) -> int:
+        ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
+        # Between streams llama.cpp copies whole sequences only.
+        ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
+        return self.truncate(destination, token_count)
+
+    def close(self) -> None:
+        """Free the context."""
+        ll.llama_free(self.context_pointer)
