@@ -19,6 +19,7 @@ from outrider.engine.calibrate import REPEATS
 from outrider.engine.hidden_rows import HIDDEN_ROWS, Rows
 from outrider.engine.model import MAX_ROWS_OUT, Model, Row
 from outrider.engine.own_draft import DraftCosts, DraftLine, DraftMemory, OwnDraft
+from outrider.errors import DecodeFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,10 @@ class HeadDraft(OwnDraft):
     def __init__(
         self, head: Head, target: HeadTarget, clock: Callable[[], float] = perf_counter
     ) -> None:
-        """Take the head of a target; its sequences are this draft's alone."""
+        """Take the head of a target; its sequences are this draft's alone.
+
+        Raises DecodeFailed, and closes it, where it computes nothing.
+        """
         self._most_read = min(HIDDEN_ROWS, head.batch_rows)
         at_once = max(1, min(MAX_ROWS_OUT, head.batch_rows // self._most_read))
         cache = SessionCache(head.sequence_count)
@@ -80,7 +84,11 @@ class HeadDraft(OwnDraft):
         self._head, self._target = head, target
         # Of each session that is drafted for: what its next tokens read.
         self._next_rows: dict[bytes, Rows] = {}
-        self.costs = self._time()
+        try:
+            self.costs = self._time()
+        except DecodeFailed:
+            head.close()
+            raise
 
     def _time(self) -> DraftCosts:
         """Return what decodes cost here; sequence 0 is used and left empty."""

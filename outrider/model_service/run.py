@@ -23,6 +23,7 @@ from outrider.engine.calibrate import token_seconds
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.gguf_check import check_gguf
+from outrider.engine.head_draft import HeadDraft
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
 from outrider.engine.kernel_trial import DRAFT_ROWS, TARGET_ROWS, choose
@@ -35,7 +36,7 @@ from outrider.engine.preparation import Prepared
 from outrider.engine.reading import Reading
 from outrider.engine.thread_choice import use_quickest
 from outrider.engine.translating import needed_translation
-from outrider.errors import InvalidConfig, VocabularyMismatch
+from outrider.errors import DecodeFailed, InvalidConfig, VocabularyMismatch
 from outrider.model_service.config import ModelConfig, read_tensor_split
 from outrider.model_service.servicer import ModelService, describe_vocabulary
 from outrider.rpc.server import Server, ServerConfig
@@ -168,6 +169,7 @@ def llama_config(config: ModelConfig) -> LlamaConfig:
         numa=config.numa,
         mmap=config.mmap,
         mlock=config.mlock,
+        mtp=config.mtp,
         cache_type_k=config.cache_type_k,
         cache_type_v=config.cache_type_v,
         pool={"pool": True, "streams": False}.get(config.kv_cache),
@@ -232,9 +234,12 @@ def make_host(
 ) -> EngineHost:
     """Return an engine for the configured model, or for what `load` makes instead of it.
 
-    `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others.
+    `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others. Without
+    one it is the model's own head, where that is configured.
     """
-    load_draft = own_draft_loader(draft, same_vocabulary) if draft is not None else None
+    load_draft = open_own_head if config.mtp else None
+    if draft is not None:
+        load_draft = own_draft_loader(draft, same_vocabulary)
     find = partial(find_core_lock, config)
     if load is not None:
         return EngineHost(load, options, find, load_draft=load_draft)
@@ -242,6 +247,28 @@ def make_host(
     kept = kept_measurements(config, options.numerics)
     load = load_llama(config, True, [draft] if draft is not None else [])
     return EngineHost(load, options, find, kept, load_draft)
+
+
+def open_own_head(target: Model) -> OwnDraft | None:
+    """Return the head that a target was loaded with as its draft; None, with a warning, for none.
+
+    No warning where its file has none.
+    """
+    from outrider.engine.llama import LlamaModel
+
+    if not isinstance(target, LlamaModel):
+        return None
+    fault = target.head_fault
+    if target.describe().rollback is Rollback.RESTART:
+        fault = fault or "the target's memory cannot be rolled back"
+    if target.has_head and not fault:
+        try:
+            return HeadDraft(target.open_head(), target)
+        except (InvalidConfig, DecodeFailed) as error:
+            fault = str(error)
+    if fault:
+        logs.warning("outrider.target", "head not used", detail=fault)
+    return None
 
 
 def own_draft_loader(
