@@ -237,7 +237,7 @@ def make_host(
     `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others. Without
     one it is the model's own head, where that is configured.
     """
-    load_draft = open_own_head if config.mtp else None
+    load_draft: Callable[[Model], OwnDraft | None] | None = open_own_head if config.mtp else None
     if draft is not None:
         load_draft = own_draft_loader(draft, same_vocabulary)
     find = partial(find_core_lock, config)
