@@ -82,7 +82,7 @@ class HeadDraft(OwnDraft):
         super().__init__(target, head, cache, head.context, at_once, clock)
         self.name, self.weight_bytes = head.name, head.weight_bytes
         self._head, self._target = head, target
-        # Of each session that is drafted for: what its next tokens read.
+        # Of each session that is drafted for: what its next tokens read. Empty between drafts.
         self._next_rows: dict[bytes, Rows] = {}
         try:
             self.costs = self._time()
@@ -103,12 +103,7 @@ class HeadDraft(OwnDraft):
 
     def draft(self, lines: Sequence[DraftLine], read_seconds: float) -> None:
         super().draft(lines, read_seconds)
-        # What was chained on the head's own rows is read again with the target's.
-        for line in lines:
-            self._next_rows.pop(line.session_id, None)
-            session = self._cache.get(line.session_id)
-            if session is not None and session.sequence is not None:
-                self._head.truncate(session.sequence, len(session.token_ids))
+        self._next_rows.clear()
 
     def _follow(self, line: DraftLine, busy: Collection[bytes], deadline: float) -> Session | None:
         text = line.tokens
@@ -127,7 +122,7 @@ class HeadDraft(OwnDraft):
         if kept < least or not 0 <= self._head.first_position(session.sequence) < kept:
             self._head.truncate(session.sequence, 0)
             kept = least  # the tokens before are not there
-        else:
+        else:  # with what was chained on the head's own rows
             self._head.truncate(session.sequence, kept)
         session.token_ids[:] = text[:kept]
         before = rows[max(0, kept - 1 - first) : len(text) - 1 - first]
@@ -148,7 +143,3 @@ class HeadDraft(OwnDraft):
             session.token_ids.extend(line.ask.text[len(session.token_ids) :])
             self._next_rows[line.session_id] = hidden.copy()
             line.take(row)
-
-    def forget(self, session_id: bytes) -> None:
-        self._next_rows.pop(session_id, None)
-        super().forget(session_id)

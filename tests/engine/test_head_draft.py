@@ -244,6 +244,23 @@ def test_it_follows_a_text_that_goes_back(model: LlamaModel, draft: HeadDraft) -
     assert drafted == fresh and len(drafted) == DRAFTED
 
 
+def test_more_sessions_than_sequences_take_turns_in_its_cache(
+    model: LlamaModel, draft: HeadDraft
+) -> None:
+    text = start(model)
+    drafted = ask(draft, text)
+    assert all(ask(draft, text, session) == drafted for session in [*range(1, 12), 0])
+
+
+def test_a_copied_sequence_has_its_rows(model: LlamaModel, draft: HeadDraft) -> None:
+    text = start(model)
+    drafted = ask(draft, text)
+    model.copy_prefix(0, 1, len(PROMPT) - 1)
+    copied = list(PROMPT)
+    round_of(model, copied, (), 1)
+    assert copied == text and ask(draft, copied, session=1, sequence=1) == drafted
+
+
 def test_sessions_share_its_decodes_and_draft_as_they_do_alone(
     model: LlamaModel, draft: HeadDraft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
