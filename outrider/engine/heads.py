@@ -37,6 +37,7 @@ class HeadKind(Enum):
 
 _MTP_TENSORS: Mapping[str, tuple[str, ...]] = {
     "qwen35": (),
+    "qwen35moe": ("ffn_gate_inp.weight",),
     "glm4moe": ("ffn_gate_inp.weight",),
 }
 """Architectures whose MTP graph was run on a tiny file, and what it asserts of a block beside

@@ -34,8 +34,10 @@ _NOW = WIDTH // 2  # values of a row that are the token's; FAR and OWN share the
 _LOUD = 3.0  # a mean over many tokens is small; more, and texts repeat themselves
 _SPEECHLESS = 3  # control tokens, which are hardly ever written
 
-MTP_TARGETS = ("glm4moe", "qwen35")
+MTP_TARGETS = ("glm4moe", "qwen35", "qwen35moe")
 """Architectures with a head in the file: of plain attention, and with a recurrent state."""
+
+_HYBRIDS = ("qwen35", "qwen35moe")
 
 
 def write_mtp(
@@ -55,10 +57,16 @@ def write_mtp(
     writer = GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_file_type(LlamaFileType.MOSTLY_Q8_0)
-    if architecture == "qwen35":
+    if architecture in _HYBRIDS:
         recurrent.qwen35_header(writer, layers + 1)
     else:
-        _experts_header(writer, layers + 1)
+        _common(writer, layers + 1)
+        writer.add_leading_dense_block_count(1)
+    if architecture.endswith("moe"):
+        writer.add_expert_count(EXPERTS)
+        writer.add_expert_used_count(2)
+        writer.add_expert_shared_count(1)
+        writer.add_expert_feed_forward_length(FORWARD)
     writer.add_nextn_predict_layers(1)
     _add_tokenizer(writer, Vocabulary())
     tensors = _outer(draw)
@@ -77,15 +85,6 @@ def _numbered(layers: dict[int, Tensors]) -> Tensors:
     return {f"blk.{i}.{name}": t for i, layer in layers.items() for name, t in layer.items()}
 
 
-def _experts_header(writer: GGUFWriter, layers: int) -> None:
-    _common(writer, layers)
-    writer.add_expert_count(EXPERTS)
-    writer.add_expert_used_count(2)
-    writer.add_expert_shared_count(1)
-    writer.add_expert_feed_forward_length(FORWARD)
-    writer.add_leading_dense_block_count(1)
-
-
 def _outer(draw: _Random) -> Tensors:
     """Return the matrices that the target and its head share."""
     count = len(Vocabulary().names)
@@ -102,8 +101,8 @@ def _outer(draw: _Random) -> Tensors:
 
 def _trunk_layer(draw: _Random, architecture: str, layer: int, noise: float) -> Tensors:
     """Return a layer, of which the one that is attention in both writes FAR and OWN."""
-    if architecture == "qwen35":
-        tensors = recurrent.qwen35(draw, layer)
+    if architecture in _HYBRIDS:
+        tensors = _hybrid(draw, architecture, layer)
     else:
         tensors = _attention(draw) | _forward(draw, is_dense=not layer)
     for name in ("attn_output.weight", "ffn_down.weight", "ssm_out.weight"):
@@ -113,6 +112,16 @@ def _trunk_layer(draw: _Random, architecture: str, layer: int, noise: float) -> 
         if name in tensors:
             tensors[name] = tensors[name] * np.float32(noise)
     return tensors | _means(architecture, _LOUD, _LOUD) if layer == 1 else tensors
+
+
+def _hybrid(draw: _Random, architecture: str, layer: int) -> Tensors:
+    tensors = recurrent.qwen35(draw, layer)
+    if architecture == "qwen35":
+        return tensors
+    dense = _forward(draw, is_dense=True)
+    experts = _forward(draw, is_dense=False) | {"ffn_gate_inp_shexp.weight": draw.vector(WIDTH)}
+    del experts["exp_probs_b.bias"]
+    return {name: tensor for name, tensor in tensors.items() if name not in dense} | experts
 
 
 def _attention(draw: _Random) -> Tensors:
@@ -150,7 +159,7 @@ def _means(architecture: str, far: float, own: float) -> Tensors:
 
     Its two heads read the two halves of NOW; one writes FAR and the other OWN.
     """
-    gated = architecture == "qwen35"  # by half, where nothing opens the gate
+    gated = architecture in _HYBRIDS  # by half, where nothing opens the gate
     half = _NOW // 2
     value = np.eye(HEAD, WIDTH, dtype=np.float32)
     output = np.zeros((WIDTH, HEADS * HEAD), np.float32)
@@ -167,8 +176,8 @@ def _means(architecture: str, far: float, own: float) -> Tensors:
 
 def _head_block(draw: _Random, architecture: str) -> Tensors:
     """Return the block that drafts: NOW of the token, FAR of the row, OWN by its attention."""
-    if architecture == "qwen35":
-        tensors = recurrent.qwen35(draw, 1)
+    if architecture in _HYBRIDS:
+        tensors = _hybrid(draw, architecture, 1)
     else:
         tensors = _attention(draw) | _forward(draw, is_dense=False)
     silent = ("ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight")

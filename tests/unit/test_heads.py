@@ -32,7 +32,7 @@ def alone(architecture: str, layers: object = (1, 2, 3), **keys: object) -> Valu
     return values | {f"{architecture}.target_layers": layers}
 
 
-@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35"])
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35", "qwen35moe"])
 def test_a_block_behind_the_trunk_is_an_mtp_head_of_its_file(architecture: str) -> None:
     found = find_head(mtp(architecture), [*TRUNK, *block()])
     assert found == Head(HeadKind.MTP, architecture, is_alone=False)
