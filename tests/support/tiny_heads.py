@@ -115,6 +115,7 @@ def _trunk_layer(draw: _Random, architecture: str, layer: int, noise: float) -> 
 
 
 def _hybrid(draw: _Random, architecture: str, layer: int) -> Tensors:
+    """Return a layer of a hybrid, dense or with experts."""
     tensors = recurrent.qwen35(draw, layer)
     if architecture == "qwen35":
         return tensors
