@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from outrider.engine.heads import Head, find_head
 from outrider.errors import InvalidConfig
 
 Scalar: TypeAlias = bool | int | float | bytes
@@ -39,9 +40,9 @@ _MOST_EXPERTS = 1024
 _MOST_HEADS = 1 << 16
 _MAP_ALIGNMENT = 32  # of ggml's CPU buffers over a mapped file
 
-_F32, _I32 = 0, 26
+_F32, _I32, _I64 = 0, 26, 27
 _BLOCKS = {  # values and bytes of a block, by the number of a tensor's type
-    **{_F32: (1, 4), 1: (1, 2), 30: (1, 2), _I32: (1, 4)},
+    **{_F32: (1, 4), 1: (1, 2), 30: (1, 2), _I32: (1, 4), _I64: (1, 8)},
     **{2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 20: (32, 18)},
     **{39: (32, 17), 40: (64, 36), 41: (128, 18), 42: (64, 18)},
     **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210)},
@@ -59,6 +60,7 @@ _TWICE_AS_WIDE = ("mamba", "jamba", "granitehybrid")
 _DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe", "qwen4exp")
 _NO_TOKENIZERS = (b"", b"none", b"no_vocab", b"test", b"rwkv")
 _SPECIAL_TOKENS = ("bos", "eos", "eot", "eom")  # llama.cpp takes another for one out of range
+_DRAFT_TO_TARGET = "d2t"  # the target's ids of a head's, which are whole numbers
 _PART_NAME = re.compile(r"(?P<prefix>.+)-00001-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
@@ -98,6 +100,8 @@ class Checked:
     """Positions that the model has learned; None where it computes them."""
     has_long_factors: bool
     """Whether its rotary factors depend on the size of the context."""
+    head: Head | None = None
+    """What it carries that drafts for it."""
 
 
 def check_gguf(path: Path) -> Checked:
@@ -110,7 +114,10 @@ def check_gguf(path: Path) -> Checked:
     tensors = dict(first.tensors)
     for part in others:
         tensors |= _read(part).tensors
+    head = find_head(first.values, tensors)
     try:
+        if head is not None and head.is_alone:
+            raise _Refused(f"is {head.kind.words} of another model, and writes nothing by itself")
         _check_model(first.values)
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
@@ -120,7 +127,17 @@ def check_gguf(path: Path) -> Checked:
         tensor_bytes={name: tensor.size for name, tensor in tensors.items()},
         position_count=learned.shape[-1] if learned else None,
         has_long_factors=any("rope_factors_long" in name for name in tensors),
+        head=head,
     )
+
+
+def read_head(path: Path) -> Head | None:
+    """Return the head that a file carries, in one file with a target or alone; None: it has none.
+
+    Raises InvalidConfig for a file whose header is damaged.
+    """
+    header = _read(path)
+    return find_head(header.values, header.tensors)
 
 
 # --- one file ---
@@ -254,6 +271,8 @@ def _read_tensor(reader: _Reader) -> _Tensor:
         raise _Damaged(f"{name} has the type {kind}")
     if kind == _I32 and "tid2eid" not in name:
         raise _Damaged(f"{name} is of whole numbers")
+    if (kind == _I64) is not (name == _DRAFT_TO_TARGET):
+        raise _Damaged(f"{name} has the type {kind}")
     block, block_bytes = _BLOCKS[kind]
     return _Tensor(name, shape, offset, math.prod(shape) // block * block_bytes)
 

@@ -43,7 +43,7 @@ class EngineHost:
         options: HostOptions,
         find_core_lock: Callable[[ModelDescription], CoreLock] = lambda _: NoCoreLock(),
         measurements: Measurements | None = None,
-        load_draft: Callable[[Model], Model | None] | None = None,
+        load_draft: Callable[[Model], OwnDraft | None] | None = None,
     ) -> None:
         """`load_draft` loads what drafts for the model, in its thread; None: it does not fit."""
         self._load = load
@@ -222,8 +222,8 @@ class EngineHost:
         )
         prepared = self._preparation.begin()
         runner.begin_anew(prepared)
-        if self._load_draft is not None and (draft := self._load_draft(model)) is not None:
-            runner.own_draft = OwnDraft(draft, target=model)
+        if self._load_draft is not None:
+            runner.own_draft = self._load_draft(model)
         spent = perf_counter() - begin
         self.loaded.set_result(Loaded(model, prepared, spent, self._core_lock, runner.own_draft))
 

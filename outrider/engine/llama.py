@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,11 @@ from numpy.typing import NDArray
 
 from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
+from outrider.engine.hidden_rows import Rows
 from outrider.engine.identity import FilesDigest, identity_of
-from outrider.engine.llama_batch import Batch, is_token, wanted_rows
+from outrider.engine.llama_batch import Batch, is_token, matrix, wanted_rows
 from outrider.engine.llama_embedder import Embedder
+from outrider.engine.llama_heads import HiddenOutput, LlamaHead, head_bytes, unusable
 from outrider.engine.llama_library import (
     init_backend,
     kernels_in_use,
@@ -82,7 +83,10 @@ class LlamaModel:
         self._ctx: Any = None
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
-            self._model = load_model(config, checked.files)
+            self.head_fault = unusable(checked.head) if config.mtp else ""
+            self.has_head = config.mtp and checked.head is not None and not self.head_fault
+            self._model = load_model(config, checked.files, with_mtp=self.has_head)
+            self._head_bytes = head_bytes(checked.tensor_bytes) if self.has_head else 0
             self._vocabulary = Vocabulary(self._model)
             self._size = self._vocabulary.size
             try:
@@ -181,7 +185,25 @@ class LlamaModel:
             raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {last_error()}")
         if self._threads is not None:
             self._threads.attach(context)
+        self._hidden = HiddenOutput(context, self._model, count) if self.has_head else None
         return context
+
+    def open_head(self) -> LlamaHead:
+        """Return the head that the model was loaded with, to be closed before the model is.
+
+        Raises InvalidConfig where there is no memory for it.
+        """
+        assert self.has_head, "loaded without a head"
+        config, layout = self._config, Layout(False, self._layout.flash_attention)
+        head = LlamaHead(self._model, config, layout, self._cells, self._capacity, self._head_bytes)
+        if self._threads is not None:
+            self._threads.attach(head.context_pointer)
+        return head
+
+    def hidden_rows(self, sequence: int) -> tuple[int, Rows]:
+        """Return the position of the first row that is kept of a sequence, and the rows."""
+        assert self._hidden is not None, "loaded without a head"
+        return self._hidden.of(sequence)
 
     # --- description ---
 
@@ -273,7 +295,7 @@ class LlamaModel:
                 self._states.begin(sequence)
             self._batch.put_token(row, token_id, position, sequence)
             before = sequence
-        self._run(chunks)
+        self._run(chunks, [1] * len(chunks))
         self._sequences.note_decoded()
         for chunk in chunks:
             self._sequences.note(chunk.sequence, chunk.position + 1, 1)
@@ -292,7 +314,7 @@ class LlamaModel:
             if not chunk.position:
                 self._states.begin(chunk.sequence)
         self._batch.fill(chunks, widths, outs)
-        self._run(chunks)
+        self._run(chunks, widths)
         self._sequences.note_decoded()
         for chunk, width in zip(chunks, widths, strict=True):
             count = len(chunk.token_ids)
@@ -302,7 +324,7 @@ class LlamaModel:
                 self._sequences.note(sequence, end, count)
         return wanted_rows(chunks, widths, outs, self._rows_of(chunks, sum(outs)))
 
-    def _run(self, chunks: Sequence[Chunk]) -> None:
+    def _run(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
         """Decode what is in the batch. Raises NoRoom and DecodeFailed."""
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
@@ -311,6 +333,8 @@ class LlamaModel:
             if code == 1:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
+        if self._hidden is not None:
+            self._hidden.take(chunks, widths)
 
     def _rows_of(self, chunks: Sequence[Chunk], count: int) -> NDArray[np.float32]:
         """Return what `_logits` does. Raises DecodeFailed where the chunks gave no numbers."""
@@ -391,7 +415,7 @@ class LlamaModel:
         """Return a view of llama.cpp's own memory, float32[row, vocabulary]."""
         if count == 0:
             return np.empty((0, self._size), np.float32)
-        return _matrix(logits_address(self._ctx), count, self._size)
+        return matrix(logits_address(self._ctx), count, self._size)
 
     def _width(self, chunk: Chunk) -> int:
         """Return the rows that a chunk takes in its decode.
@@ -426,6 +450,8 @@ class LlamaModel:
         count = len(self._held)
         assert 0 <= source < count and 0 <= destination < count and source != destination
         assert 0 <= token_count <= self._held[source], f"{token_count} tokens"
+        if self._hidden is not None:
+            self._hidden.copy(source, destination)
         if self._layout.is_pool:
             ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
             ll.llama_memory_seq_cp(self._memory, source, destination, 0, token_count)
@@ -503,6 +529,8 @@ class LlamaModel:
             if state:
                 self._put_state(sequence, state)
         self._sequences.note_exchange(first, second)
+        if self._hidden is not None:
+            self._hidden.exchange(first, second)
         self._sequences.drop_incomplete(first)
         self._sequences.drop_incomplete(second)
 
@@ -554,10 +582,3 @@ class LlamaModel:
 def _branch_count(layout: Layout) -> int:
     """Return the sequences for leaves of trees: tokens can be in several ones of a pool only."""
     return MAX_LEAVES - 1 if layout.is_pool else 0
-
-
-@lru_cache(16)
-def _matrix(start: int, row_count: int, column_count: int) -> NDArray[np.float32]:
-    """Return a view of the memory at an address, float32[row, column]; it owns nothing."""
-    memory = (ctypes.c_float * (row_count * column_count)).from_address(start)
-    return np.ctypeslib.as_array(memory).reshape(row_count, column_count)

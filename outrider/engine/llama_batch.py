@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ from outrider.engine.model import Chunk, Row
 
 
 class Batch:
-    """A llama_batch over numpy memory, checked against its capacity by the caller."""
+    """A llama_batch over numpy memory, checked against its capacity by the caller.
 
-    def __init__(self, capacity: int) -> None:
+    With a width each token has a row of that many numbers besides, to be put into `rows`.
+    """
+
+    def __init__(self, capacity: int, width: int = 0) -> None:
         self._tokens = np.zeros(capacity, np.int32)
         self._positions = np.zeros(capacity, np.int32)
         self._counts = np.ones(capacity, np.int32)
@@ -33,6 +37,9 @@ class Batch:
         self.struct.n_seq_id = _pointer(self._counts, ctypes.c_int32)
         self.struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
         self.struct.logits = _pointer(self._wanted, ctypes.c_int8)
+        self.rows = np.zeros((capacity, width), np.float32)
+        if width:
+            self.struct.embd = _pointer(self.rows, ctypes.c_float)
 
     def put_token(self, row: int, token_id: int, position: int, sequence: int) -> None:
         """Lay out one token, whose row is wanted, after those of the rows before."""
@@ -119,3 +126,10 @@ def is_token(chunk: Chunk) -> bool:
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+
+@lru_cache(16)
+def matrix(start: int, row_count: int, column_count: int) -> NDArray[np.float32]:
+    """Return a view of the memory at an address, float32[row, column]; it owns nothing."""
+    memory = (ctypes.c_float * (row_count * column_count)).from_address(start)
+    return np.ctypeslib.as_array(memory).reshape(row_count, column_count)

@@ -76,19 +76,21 @@ class LlamaConfig:
     snapshots: int = 4  # of a recurrent state that each sequence keeps, where llama.cpp can
     pins_threads: bool = False  # to a core each, where they are as many; for a thread of its own
     is_draft: bool = False  # off the GPU it leaves cores to the target that uses that
+    mtp: bool = False  # load the MTP head of the file, and keep the hidden rows that it reads
     embeddings: bool = False  # whether `embed` works; costs a context when it is first used
     progress: Callable[[float], None] | None = None
     """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
 
-def load_model(config: LlamaConfig, files: Sequence[Path]) -> Any:
-    """Return the model that these files hold.
+def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = False) -> Any:
+    """Return the model that these files hold, with its MTP layers or without.
 
     Raises InvalidConfig with one line that says what is wrong.
     """
     if is_quantised(config.cache_type_v) and config.flash_attention is False:
         raise InvalidConfig("flash-attention", f"must be on for a cache of {config.cache_type_v}")
     params = model_params(config)
+    params.load_mtp = with_mtp
     params.load_mode = _LOAD_MODES[_maps(config, files), config.mlock]
     _init_numa(config.numa)
     report = config.progress or _ignore

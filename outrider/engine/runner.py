@@ -68,9 +68,9 @@ class JobRunner:
     def close(self) -> None:
         """Free the model, and what drafts for it."""
         self._workers.stop()
-        self._model.close()
-        if self.own_draft is not None:
+        if self.own_draft is not None:  # first: a head is a part of the model
             self.own_draft.close()
+        self._model.close()
 
     def begin_anew(self, prepared: Prepared) -> None:
         """Forget every session, and run as is prepared. Nothing is queued or active."""
@@ -243,7 +243,11 @@ class JobRunner:
         if not asking:
             return
         begin = perf_counter()
-        lines = [DraftLine(t.session_id, t.salt, t.ask) for t in asking if t.ask is not None]
+        lines = []
+        for ticket in asking:
+            assert ticket.ask is not None and ticket.lease is not None
+            sequence = ticket.lease.session.sequence
+            lines.append(DraftLine(ticket.session_id, ticket.salt, ticket.ask, sequence))
         if self.own_draft is not None:
             self.own_draft.draft(lines, self._decode_seconds)
         spent = perf_counter() - begin

@@ -110,6 +110,8 @@ class ModelConfig(ModelOptions):
     model: Path
     is_draft: bool = False
     """Whether it is a draft: where it is kept off a GPU, its target is taken to compute there."""
+    mtp: bool = False
+    """Whether it drafts for itself with the MTP head in its file, where it has one."""
 
     def __post_init__(self) -> None:
         for each in numbers_of(ModelOptions):

@@ -23,17 +23,20 @@ from outrider.engine.calibrate import token_seconds
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.gguf_check import check_gguf
+from outrider.engine.head_draft import HeadDraft
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
 from outrider.engine.kernel_trial import DRAFT_ROWS, TARGET_ROWS, choose
 from outrider.engine.layout import draft_layouts, open_quickly
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, ModelDescription, Numerics, Rollback
+from outrider.engine.model_draft import ModelDraft
+from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
 from outrider.engine.reading import Reading
 from outrider.engine.thread_choice import use_quickest
 from outrider.engine.translating import needed_translation
-from outrider.errors import InvalidConfig, VocabularyMismatch
+from outrider.errors import DecodeFailed, InvalidConfig, VocabularyMismatch
 from outrider.model_service.config import ModelConfig, read_tensor_split
 from outrider.model_service.servicer import ModelService, describe_vocabulary
 from outrider.rpc.server import Server, ServerConfig
@@ -166,6 +169,7 @@ def llama_config(config: ModelConfig) -> LlamaConfig:
         numa=config.numa,
         mmap=config.mmap,
         mlock=config.mlock,
+        mtp=config.mtp,
         cache_type_k=config.cache_type_k,
         cache_type_v=config.cache_type_v,
         pool={"pool": True, "streams": False}.get(config.kv_cache),
@@ -230,9 +234,12 @@ def make_host(
 ) -> EngineHost:
     """Return an engine for the configured model, or for what `load` makes instead of it.
 
-    `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others.
+    `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others. Without
+    one it is the model's own head, where that is configured.
     """
-    load_draft = own_draft_loader(draft, same_vocabulary) if draft is not None else None
+    load_draft: Callable[[Model], OwnDraft | None] | None = open_own_head if config.mtp else None
+    if draft is not None:
+        load_draft = own_draft_loader(draft, same_vocabulary)
     find = partial(find_core_lock, config)
     if load is not None:
         return EngineHost(load, options, find, load_draft=load_draft)
@@ -242,16 +249,38 @@ def make_host(
     return EngineHost(load, options, find, kept, load_draft)
 
 
+def open_own_head(target: Model) -> OwnDraft | None:
+    """Return the head that a target was loaded with as its draft; None, with a warning, for none.
+
+    No warning where its file has none.
+    """
+    from outrider.engine.llama import LlamaModel
+
+    if not isinstance(target, LlamaModel):
+        return None
+    fault = target.head_fault
+    if target.describe().rollback is Rollback.RESTART:
+        fault = fault or "the target's memory cannot be rolled back"
+    if target.has_head and not fault:
+        try:
+            return HeadDraft(target.open_head(), target)
+        except (InvalidConfig, DecodeFailed) as error:
+            fault = str(error)
+    if fault:
+        logs.warning("outrider.target", "head not used", detail=fault)
+    return None
+
+
 def own_draft_loader(
     config: ModelConfig, same_vocabulary: bool = False
-) -> Callable[[Model], Model | None]:
+) -> Callable[[Model], OwnDraft | None]:
     """Return what loads a target's own draft; one that does not fit is left out, with a warning.
 
     Raises InvalidConfig at once for a file that is no model.
     """
     load = load_llama(config)
 
-    def load_beside(target: Model) -> Model | None:
+    def load_beside(target: Model) -> OwnDraft | None:
         draft = load()
         try:
             for role, model in (("target", target), ("draft", draft)):
@@ -268,7 +297,7 @@ def own_draft_loader(
         open_quickly(
             draft, time.perf_counter, draft_layouts(draft.describe().layouts, config.sessions)
         )
-        return draft
+        return ModelDraft(draft, target=target)
 
     return load_beside
 

@@ -327,12 +327,11 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
 
 
 def _describe_own_draft(draft: OwnDraft) -> common.OwnDraft:
-    model, costs = draft.model.describe(), draft.costs
     return common.OwnDraft(
-        model_name=model.name,
-        token_milliseconds=1e3 * costs.token,
-        read_milliseconds=1e3 * costs.read,
-        weight_byte_count=model.weight_bytes,
+        model_name=draft.name,
+        token_milliseconds=1e3 * draft.costs.token,
+        read_milliseconds=1e3 * draft.costs.read,
+        weight_byte_count=draft.weight_bytes,
     )
 
 

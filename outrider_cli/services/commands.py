@@ -101,6 +101,10 @@ Drafters = Annotated[
 def target(
     model: ModelPath,
     draft_model: OwnDraftModel = None,
+    own_draft: Annotated[
+        bool,
+        typer.Option(help="Draft with the MTP head in the model's file, without --draft-model."),
+    ] = True,
     listen: Listen = TARGET_ADDRESS,
     engine: ModelOptions = ModelOptions(),
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Own draft")] = ModelOptions(),
@@ -112,8 +116,8 @@ def target(
 ) -> None:
     """Run a target service: the model whose text is wanted.
 
-    With --draft-model it drafts by itself where no other draft is better: in its own process,
-    between two of its decodes, for as many sessions.
+    With --draft-model, or an MTP head in its file, it drafts by itself where no other draft is
+    better: in its own process, between two of its decodes, for as many sessions.
     """
     from target_service.config import TargetConfig
     from target_service.main import run
@@ -127,7 +131,7 @@ def target(
     config = TargetConfig(
         same_vocabulary=same_vocabulary,
         server=server.config(listen),
-        model=engine.config(model),
+        model=replace(engine.config(model), mtp=own_draft and draft_model is None),
         draft=own.config(draft_model, is_draft=True) if draft_model is not None else None,
     )
     serve("target", config, run)

@@ -48,12 +48,15 @@ class LocalPlan:
 
     @property
     def own_draft_words(self) -> Sequence[str]:
-        """The option that lets the target draft, too: where both are here, with the same model.
+        """The options that let the target draft, too: where both are here, with the same model.
 
-        Not from the CPU in the process of a target on a GPU: there both would wait for each other.
+        Else it does with the head in its file, if there is one. The model is not used from the CPU
+        in the process of a target on a GPU: there both would wait for each other.
         """
         draft, target = self.draft, self.target
-        if not (self.own_draft and isinstance(draft, HostedModel)):
+        if not self.own_draft:
+            return ("--no-own-draft",)
+        if not isinstance(draft, HostedModel):
             return ()
         if isinstance(target, HostedModel) and draft.options.leaves_gpu_to(target.options):
             return ()
@@ -76,7 +79,7 @@ class LocalServices:
     async def start(self) -> str:
         """Return the orchestrator's address; the models may still be loading."""
         plan = self._plan
-        if plan.own_draft_words and isinstance(plan.draft, HostedModel):
+        if plan.own_draft and plan.own_draft_words and isinstance(plan.draft, HostedModel):
             _check_draft(plan.draft.model)
         if isinstance(plan.target, HostedModel):
             self.target = await self._start_model("target", plan.target, more=plan.own_draft_words)

@@ -64,7 +64,9 @@ def up(
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
     own_draft: Annotated[
         bool,
-        typer.Option(help="Let the target draft in its own process, too, with the same model."),
+        typer.Option(
+            help="Let the target draft in its own process, too: with that model, or its own head."
+        ),
     ] = True,
     target: FarTarget = None,
     draft: FarDraft = None,
@@ -113,7 +115,7 @@ def up(
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),
         listen=listen,
         orchestrator=tuple(words),
-        own_draft=own_draft,
+        own_draft=own_draft and not no_draft,
     )
     asyncio.run(_stay_up(plan, server, http, verbose))
 

@@ -10,7 +10,8 @@ import pytest
 
 from outrider.engine.guesser import Guess, guesser
 from outrider.engine.model import Chunk, Layout
-from outrider.engine.own_draft import DraftAsk, DraftLine, OwnDraft
+from outrider.engine.model_draft import ModelDraft
+from outrider.engine.own_draft import DraftAsk, DraftLine
 from outrider.errors import DecodeFailed
 from outrider.messages import Rule, SessionParameters
 from outrider.sampling import SamplingParameters
@@ -69,7 +70,7 @@ def ticking(step: float) -> Iterator[float]:
 
 
 def test_it_drafts_what_the_model_would_write_after_every_text(model: ToyModel):
-    draft, text = OwnDraft(model), list(TEXT)
+    draft, text = ModelDraft(model), list(TEXT)
     for count, accepted in ((3, 3), (4, 1), (1, 1), (5, 0), (2, 2)):
         asked = line(model, text, count)
         draft.draft([asked], 1.0)
@@ -81,12 +82,12 @@ def test_it_drafts_what_the_model_would_write_after_every_text(model: ToyModel):
 def test_under_shared_noise_it_draws_with_the_noise_of_the_position(model: ToyModel):
     warm = SamplingParameters(temperature=0.8)
     asked = line(model, TEXT, 6, opening=opening(Rule.SHARED_NOISE, warm))
-    OwnDraft(model).draft([asked], 1.0)
+    ModelDraft(model).draft([asked], 1.0)
     assert drafted(asked) == alone(TEXT, 6, warm)
 
 
 def test_sessions_share_its_decodes(model: ToyModel):
-    draft = OwnDraft(model)
+    draft = ModelDraft(model)
     lines = [line(model, [*TEXT, i], 4, session=i) for i in range(4)]
     before = model.decode_count
     draft.draft(lines, 1.0)
@@ -96,7 +97,7 @@ def test_sessions_share_its_decodes(model: ToyModel):
 
 
 def test_a_line_ends_below_a_confidence_and_at_an_end_token(model: ToyModel):
-    draft, whole = OwnDraft(model), line(model, TEXT, 8)
+    draft, whole = ModelDraft(model), line(model, TEXT, 8)
     draft.draft([whole], 1.0)
     unsure = min(guess.confidence for guess in whole.guesses)
     first = next(i for i, guess in enumerate(whole.guesses) if guess.confidence == unsure)
@@ -112,7 +113,7 @@ def test_a_line_ends_below_a_confidence_and_at_an_end_token(model: ToyModel):
 def test_a_long_text_is_read_a_piece_at_a_time_and_drafts_come_then():
     clock = ticking(1.0)
     model = toy()
-    draft, text = OwnDraft(model, lambda: next(clock)), [3 + i % 50 for i in range(150)]
+    draft, text = ModelDraft(model, lambda: next(clock)), [3 + i % 50 for i in range(150)]
     asked = line(model, text, 3)
     tries = 0
     while not asked.guesses and tries < 10:
@@ -123,7 +124,7 @@ def test_a_long_text_is_read_a_piece_at_a_time_and_drafts_come_then():
 
 
 def test_what_another_session_of_its_salt_holds_is_not_read_again(model: ToyModel):
-    draft, text = OwnDraft(model), [3 + i % 50 for i in range(60)]
+    draft, text = ModelDraft(model), [3 + i % 50 for i in range(60)]
     draft.draft([line(model, text, 1)], 1.0)
     for session, salt, reads in ((1, b"", False), (2, b"other", True)):
         before = model.decode_count
@@ -135,7 +136,7 @@ def test_what_another_session_of_its_salt_holds_is_not_read_again(model: ToyMode
 
 
 def test_more_sessions_than_sequences_take_turns_in_its_cache(model: ToyModel):
-    draft = OwnDraft(model)
+    draft = ModelDraft(model)
     for i in range(30):
         asked = line(model, [*TEXT, i], 2, session=i)
         draft.draft([asked], 1.0)
@@ -144,12 +145,12 @@ def test_more_sessions_than_sequences_take_turns_in_its_cache(model: ToyModel):
 
 def test_it_drafts_nothing_beyond_its_context(model: ToyModel):
     asked = line(model, [3] * 255, 4)
-    OwnDraft(model).draft([asked], 9.0)
+    ModelDraft(model).draft([asked], 9.0)
     assert not asked.guesses
 
 
 def test_a_decode_that_fails_costs_a_draft_and_many_the_drafter(model: ToyModel):
-    draft = OwnDraft(model)
+    draft = ModelDraft(model)
 
     def fail(chunks: Sequence[Chunk]) -> None:
         raise DecodeFailed("a bad moment")
@@ -174,7 +175,7 @@ def test_a_decode_that_fails_costs_a_draft_and_many_the_drafter(model: ToyModel)
 
 
 def test_a_text_with_tokens_that_it_does_not_have_is_not_drafted_for():
-    draft = OwnDraft(ToyModel(order=256, pad_multiple=1, vocabulary_size=60))
+    draft = ModelDraft(ToyModel(order=256, pad_multiple=1, vocabulary_size=60))
     for text in ([*TEXT, 60], [*TEXT[:2], 63, *([5] * 90)], [*TEXT, 61, 4]):
         asked = line(draft.model, text, 3)  # type: ignore[arg-type]
         draft.draft([asked], 1.0)
@@ -188,7 +189,7 @@ def test_whatever_fails_in_it_ends_a_draft_and_not_the_target(model: ToyModel):
     def fail(row: object, base: int, line: Sequence[int]) -> Guess:
         raise ValueError("no number")
 
-    draft = OwnDraft(model)
+    draft = ModelDraft(model)
     asked = DraftLine(bytes(16), b"", DraftAsk(list(TEXT), 3, fail))
     draft.draft([asked], 1.0)
     assert not asked.guesses

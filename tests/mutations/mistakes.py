@@ -29,6 +29,7 @@ RECEIVED = "tests/unit/test_received_line.py"
 CACHE = "tests/unit/test_cache.py"
 RUNNER_UPS = "tests/unit/test_runner_up_lines.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
+OWN_HEAD = "tests/engine/test_head_draft.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 READING = "tests/unit/test_reading.py"
 SCHEDULER = "tests/unit/test_scheduler.py"
@@ -643,7 +644,7 @@ MISTAKES = (
     # --- the target's own draft ---
     Mistake(
         "the own draft keeps what the text took back",
-        "outrider/engine/own_draft.py",
+        "outrider/engine/model_draft.py",
         "del session.token_ids[self.model.truncate(session.sequence, count) :]",
         "pass",
         (f"{OWN_ENGINE}::test_it_drafts_what_the_model_would_write_after_every_text",),
@@ -657,10 +658,24 @@ MISTAKES = (
     ),
     Mistake(
         "a long text is never read to its end",
-        "outrider/engine/own_draft.py",
+        "outrider/engine/model_draft.py",
         "        is_late = False  # one piece at least, or it would never come to the end\n",
         "        is_late = True\n",
         (f"{OWN_ENGINE}::test_a_long_text_is_read_a_piece_at_a_time_and_drafts_come_then",),
+    ),
+    Mistake(
+        "a head takes its own rows for the target's",
+        "outrider/engine/head_draft.py",
+        "session.token_ids.extend(line.ask.text[len(session.token_ids) :])",
+        "session.token_ids[:] = line.tokens",
+        (f"{OWN_HEAD}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
+    ),
+    Mistake(
+        "a head reads the row of the token itself",
+        "outrider/engine/head_draft.py",
+        "rows[max(0, kept - 1 - first) : len(text) - 1 - first]",
+        "rows[max(0, kept - first) : len(text) - first]",
+        (f"{OWN_HEAD}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
     ),
     Mistake(
         "a drafted answer that comes again is committed again",

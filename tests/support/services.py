@@ -24,7 +24,9 @@ from orchestrator.servicer import register
 from outrider.access import Access
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
-from outrider.engine.model import Chunk, Numerics
+from outrider.engine.model import Chunk, Model, Numerics
+from outrider.engine.model_draft import ModelDraft
+from outrider.engine.own_draft import OwnDraft
 from outrider.model_service.servicer import ModelService
 from outrider.rpc.channel import open_channel
 from outrider.rpc.security import ANONYMOUS, OPEN, ClientSecurity, ServerSecurity, make_access
@@ -99,12 +101,15 @@ class ModelProcess:
         options: HostOptions = OPTIONS,
         pace: float = 0.0,  # seconds of every decode once the model is loaded
         own_draft: Callable[[], Any] | None = None,  # what drafts in the engine's own thread
+        load_draft: Callable[[Model], OwnDraft | None] | None = None,  # the same, by the target
         security: ServerSecurity = OPEN,  # what it demands of its callers
     ) -> None:
         self._security = security
         self._role = role
         self._pace = pace
-        self._own_draft = own_draft
+        self._load_draft = load_draft
+        if own_draft is not None:
+            self._load_draft = lambda model: ModelDraft(own_draft(), target=model)
         self._make_model = make_model
         self._options = options
         self._channel: grpc.aio.Channel | None = None
@@ -120,9 +125,7 @@ class ModelProcess:
 
     async def listen(self, make_model: Callable[[], Any]) -> None:
         """Listen without a model, as while it loads."""
-        make_own = self._own_draft
-        load_draft = None if make_own is None else (lambda _: make_own())
-        self.host = EngineHost(make_model, self._options, load_draft=load_draft)
+        self.host = EngineHost(make_model, self._options, load_draft=self._load_draft)
         self.servicer = self._role.make_servicer(self.host)
         name = f"outrider.v1.{self._role.name}Service"
         self._server = await _listen(

@@ -39,3 +39,8 @@ def test_no_target_on_a_gpu_waits_for_a_draft_on_the_cpu(
     hosted = host_draft(Path("d.gguf"), draft, target)
     plan = LocalPlan(target=HostedModel(Path("t.gguf"), target), draft=hosted)
     assert ("--draft-model=d.gguf" in plan.own_draft_words) == is_in_process
+
+
+def test_a_target_that_is_not_to_draft_leaves_its_head_alone_too() -> None:
+    plan = LocalPlan(target="host:1", draft=None, own_draft=False)
+    assert plan.own_draft_words == ("--no-own-draft",)

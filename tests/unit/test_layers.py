@@ -71,6 +71,8 @@ PURE = (
     "outrider.engine.cache",
     "outrider.engine.cuda_driver",
     "outrider.engine.footprint",
+    "outrider.engine.heads",
+    "outrider.engine.hidden_rows",
     "outrider.engine.repeated_cells",
     "outrider.engine.rollback",
     "outrider.engine.sampler_state",

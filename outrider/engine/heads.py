@@ -1,0 +1,144 @@
+"""Which head a GGUF file carries, and whether it may be run: llama.cpp ends the process where not.
+
+A head drafts from the target's hidden rows. Multi-token prediction (MTP) is a block behind the
+target's own in its file, or such a block alone; EAGLE-3, DFlash and DSpark are files of their
+own. Pure: it looks at the keys and the tensors' names of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class HeadKind(Enum):
+    """How a head drafts; its value is the name of such a source."""
+
+    MTP = "mtp"
+    """A block of the target's kind, chained on its own hidden row."""
+    EAGLE3 = "eagle3"
+    """A small decoder over three of the target's layers, chained like MTP."""
+    DFLASH = "dflash"
+    """Drafts a whole block in one pass, from layers of the target that are put in its cache."""
+    DSPARK = "dspark"
+    """DFlash with a Markov head, so that each token of a block sees the one before."""
+
+    @property
+    def words(self) -> str:
+        """What it is, for people."""
+        return {
+            HeadKind.MTP: "an MTP head",
+            HeadKind.EAGLE3: "an EAGLE-3 head",
+            HeadKind.DFLASH: "a DFlash head",
+            HeadKind.DSPARK: "a DSpark head",
+        }[self]
+
+
+_MTP_TENSORS: Mapping[str, tuple[str, ...]] = {
+    "qwen35": (),
+    "qwen35moe": ("ffn_gate_inp.weight",),
+    "glm4moe": ("ffn_gate_inp.weight",),
+}
+"""Architectures whose MTP graph was run on a tiny file, and what it asserts of a block beside
+`_NEXTN`. Their graphs take one block; further ones come with their tiny files."""
+
+_NEXTN = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
+
+_FEEDS_LAYERS = frozenset(
+    {
+        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4"),
+        *("gpt-oss", "minimax-m2", "minimax-01", "nemotron_h", "nemotron_h_moe", "mimo2", "lfm2"),
+        *("deepseek4", "bailingmoe3", "hunyuan_vl", "nanbeige", "muse-glimmer"),
+    }
+)
+"""Architectures whose graph keeps the inputs of its layers; of another one that is asserted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head as its file says it is."""
+
+    kind: HeadKind
+    architecture: str
+    """Of the file that it is in."""
+    is_alone: bool = True
+    """Whether the file holds nothing that writes by itself."""
+    target_layers: tuple[int, ...] = ()
+    """The layers of the target whose inputs it reads; none for MTP, which reads the last row."""
+    fault: str = ""
+    """Why it is not used, after its file's name; empty: nothing is known against it."""
+
+
+def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | None:
+    """Return the head that a file with these keys and tensors carries; None where it has none."""
+    named = values.get("general.architecture")
+    architecture = named.decode("utf-8", "replace") if isinstance(named, bytes) else ""
+    if architecture in ("eagle3", "dflash"):
+        return _head_file(architecture, values, tensors)
+    if architecture == "gemma4-assistant":
+        return Head(HeadKind.MTP, architecture, fault=_unsupported(architecture))
+    blocks = values.get(f"{architecture}.block_count")
+    count = values.get(f"{architecture}.nextn_predict_layers")
+    if not isinstance(blocks, int) or not isinstance(count, int) or not 0 < count <= blocks:
+        return None
+    first = f"blk.{blocks - count}."
+    if not any(name.startswith(f"{first}nextn.") for name in tensors):
+        return None  # converted without it
+    return Head(
+        HeadKind.MTP,
+        architecture,
+        is_alone="blk.0.attn_norm.weight" not in tensors,
+        fault=_mtp_fault(architecture, count, first, tensors),
+    )
+
+
+def _mtp_fault(architecture: str, count: int, block: str, tensors: Collection[str]) -> str:
+    if architecture not in _MTP_TENSORS:
+        return _unsupported(architecture)
+    if count > 1:
+        return f"has {count} MTP heads, of which llama.cpp takes one in {architecture} models"
+    for name in (*_NEXTN, *_MTP_TENSORS[architecture]):
+        if block + name not in tensors:
+            return f"has an MTP head without {block}{name}"
+    return ""
+
+
+def _unsupported(architecture: str) -> str:
+    return f"has an MTP head of {architecture}, which is not supported"
+
+
+def _head_file(architecture: str, values: Mapping[str, object], tensors: Collection[str]) -> Head:
+    kind = HeadKind.EAGLE3 if architecture == "eagle3" else HeadKind.DFLASH
+    if kind is HeadKind.DFLASH and "markov_w1.weight" in tensors:
+        kind = HeadKind.DSPARK
+    listed = values.get(f"{architecture}.target_layers")
+    layers = tuple(x for x in listed if isinstance(x, int)) if isinstance(listed, tuple) else ()
+    fault = ""
+    if not layers:
+        fault = f"is {kind.words} that names no layers of its target"
+    elif kind is HeadKind.EAGLE3 and len(layers) != 3:
+        fault = f"is an EAGLE-3 head of {len(layers)} layers, not of 3"
+    elif any(name.startswith("selector_") for name in tensors):
+        fault = "is a DFlash2 head, which is not supported"
+    elif f"{architecture}.hyper_connection.count" in values:
+        fault = "is a DSpark head of DeepSeek V4, which is not supported"
+    return Head(kind, architecture, target_layers=layers, fault=fault)
+
+
+def fault_beside(head: Head, architecture: str, layer_count: int) -> str:
+    """Return why a head cannot read a target of so many layers; empty where nothing is known.
+
+    llama.cpp's graph asserts that it has the layers that are read.
+    """
+    words = head.kind.words
+    if head.kind is HeadKind.MTP:
+        if head.architecture == architecture:
+            return ""
+        return f"is an MTP head of {head.architecture}, and the target is {architecture}"
+    if architecture not in _FEEDS_LAYERS:
+        return f"is {words}, and {architecture} models do not show their layers"
+    if not all(0 <= layer <= layer_count for layer in head.target_layers):
+        read = ", ".join(map(str, head.target_layers))
+        return f"is {words} that reads layers {read}; the target has {layer_count}"
+    return ""

@@ -1,0 +1,70 @@
+"""The newest hidden rows of a model's sequences, from which a head drafts. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+HIDDEN_ROWS = 64
+"""Rows of each sequence, the newest: a prompt of any length costs a head one decode. Those before
+them it never sees, which costs acceptance; how much is to be measured on a trained head
+(docs/decisions/0060)."""
+
+Rows = NDArray[np.float32]
+"""float32[rows, width]: of tokens at positions that follow each other."""
+
+
+class HiddenRows:
+    """The rows of each sequence, without a gap and up to the newest that was decoded.
+
+    Of a text that was left, rows stay until others come in their place: who reads takes none beyond
+    its own text, and those before it are of that.
+    """
+
+    def __init__(self, sequence_count: int, width: int) -> None:
+        self._width = width
+        # Of each sequence: position of its first row, their number, and where they are. There is
+        # room for twice as many as count, so that not every decode moves them.
+        self._first = [0] * sequence_count
+        self._count = [0] * sequence_count
+        self._rows: list[Rows | None] = [None] * sequence_count
+
+    def note(self, sequence: int, position: int, rows: Rows) -> None:
+        """Copy the rows of a decode, in place of those from its position on."""
+        position += len(rows) - len(rows[-HIDDEN_ROWS:])
+        rows = rows[-HIDDEN_ROWS:]
+        held = self._rows[sequence]
+        if held is None:
+            held = self._rows[sequence] = np.empty((2 * HIDDEN_ROWS, self._width), np.float32)
+        kept = position - self._first[sequence]
+        if not 0 <= kept <= self._count[sequence]:
+            kept, self._first[sequence] = 0, position
+        if kept + len(rows) > len(held):
+            surplus = kept + len(rows) - HIDDEN_ROWS
+            held[: kept - surplus] = held[surplus:kept]
+            kept -= surplus
+            self._first[sequence] += surplus
+        held[kept : kept + len(rows)] = rows
+        self._count[sequence] = kept + len(rows)
+
+    def of(self, sequence: int) -> tuple[int, Rows]:
+        """Return the position of the first row, and a view of the rows."""
+        held, count = self._rows[sequence], self._count[sequence]
+        if held is None:
+            return 0, np.empty((0, self._width), np.float32)
+        skipped = max(0, count - HIDDEN_ROWS)
+        return self._first[sequence] + skipped, held[skipped:count]
+
+    def copy(self, source: int, destination: int) -> None:
+        """Let a sequence have the rows of another."""
+        first, rows = self.of(source)
+        self._count[destination] = 0
+        if len(rows):
+            self.note(destination, first, rows)
+
+    def exchange(self, first: int, second: int) -> None:
+        """Give each of two sequences the rows of the other."""
+        mine = self._first[first], self._count[first], self._rows[first]
+        its = self._first[second], self._count[second], self._rows[second]
+        self._first[first], self._count[first], self._rows[first] = its
+        self._first[second], self._count[second], self._rows[second] = mine

@@ -1,0 +1,213 @@
+"""Heads by llama.cpp, and its functions that they need, which its C headers do not have.
+
+Those are C++ and exported, so that they are found under the names that compilers for Linux and
+macOS give them. Nobody promises them: each is looked up, and what misses one says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from outrider.engine.branches import stem_count
+from outrider.engine.head_draft import Pairs
+from outrider.engine.heads import Head, HeadKind
+from outrider.engine.hidden_rows import HiddenRows, Rows
+from outrider.engine.llama_batch import Batch, matrix
+from outrider.engine.llama_library import (
+    last_error,
+    library_function,
+    ll,
+    logits_address,
+    recent_errors,
+)
+from outrider.engine.llama_loading import LlamaConfig, context_params
+from outrider.engine.model import Chunk, Layout, Row
+from outrider.errors import DecodeFailed, InvalidConfig
+
+_Type = tuple[str, Any]  # how a name is mangled by it, and what ctypes takes
+
+_CONTEXT: _Type = "P13llama_context", ll.llama_context_p_ctypes
+_MODEL: _Type = "PK11llama_model", ll.llama_model_p_ctypes
+_BOOL: _Type = "b", ctypes.c_bool
+_INT: _Type = "i", ctypes.c_int32
+_UINT: _Type = "j", ctypes.c_uint32
+_FLOATS: _Type = "Pf", ctypes.c_void_p
+_ADDRESS = ctypes.c_void_p  # of floats: a pointer object for every decode would take longer
+
+_FUNCTIONS: dict[str, tuple[Any, list[_Type]]] = {
+    "llama_set_embeddings_nextn": (None, [_CONTEXT, _BOOL, _BOOL]),
+    "llama_set_nextn_layer_offset": (None, [_CONTEXT, _INT]),
+    "llama_get_embeddings_nextn": (_ADDRESS, [_CONTEXT]),
+    "llama_get_embeddings_nextn_ith": (_ADDRESS, [_CONTEXT, _INT]),
+    "llama_set_embeddings_layer_inp": (None, [_CONTEXT, _UINT, _BOOL]),
+    "llama_get_embeddings_layer_inp": (_ADDRESS, [_CONTEXT, _UINT]),
+    "llama_get_ctx_other": (ll.llama_context_p_ctypes, [_CONTEXT]),
+    "llama_model_dflash_selector_top_k": (ctypes.c_int32, [_MODEL]),
+    "llama_model_target_layer_ids": (ctypes.POINTER(ctypes.c_int32), [_MODEL]),
+    "llama_model_target_layer_ids_n": (ctypes.c_uint32, [_MODEL]),
+    "llama_model_get_tok_embd": (ctypes.c_uint32, [_MODEL, _FLOATS]),
+}
+"""What each returns, and takes."""
+
+_ROWS = ("llama_set_embeddings_nextn", "llama_get_embeddings_nextn")
+_LAYERS = (
+    *("llama_set_embeddings_layer_inp", "llama_get_embeddings_layer_inp"),
+    *("llama_model_target_layer_ids", "llama_model_target_layer_ids_n"),
+)
+_NEEDED = {
+    HeadKind.MTP: _ROWS,
+    HeadKind.EAGLE3: (*_ROWS, *_LAYERS),
+    HeadKind.DFLASH: _LAYERS,
+    HeadKind.DSPARK: (*_ROWS, *_LAYERS),
+}
+
+
+def mangled(name: str) -> str:
+    """Return the name of a function under which a C++ compiler exports it."""
+    _, taken = _FUNCTIONS[name]
+    return f"_Z{len(name)}{name}" + "".join(code for code, _ in taken)
+
+
+@cache
+def head_functions() -> dict[str, Any]:
+    """Return those of the functions that llama.cpp has here, by their plain names."""
+    return {name: found for name in _FUNCTIONS if (found := _find(name)) is not None}
+
+
+def _find(name: str) -> Any:
+    returned, taken = _FUNCTIONS[name]
+    for exported in (name, mangled(name)):
+        try:
+            return library_function(exported, returned, *(kind for _, kind in taken))
+        except AttributeError:
+            continue
+    return None
+
+
+def missing_functions(kind: HeadKind, found: Iterable[str] | None = None) -> str:
+    """Return why this llama.cpp cannot run a kind of head; empty where it can."""
+    names = set(head_functions() if found is None else found)
+    missing = [name for name in _NEEDED[kind] if name not in names]
+    if not missing:
+        return ""
+    return f"this llama.cpp cannot run {kind.words}: it has no {', '.join(missing)}"
+
+
+def unusable(head: Head | None) -> str:
+    """Return why the head that a model's file carries is not used; empty where it is."""
+    return "" if head is None else head.fault or missing_functions(head.kind)
+
+
+def head_bytes(tensor_bytes: Mapping[str, int]) -> int:
+    """Return the weights that an MTP head reads for a token: its block, and the output matrix."""
+    blocks = tuple(
+        {f"{name.partition('.nextn.')[0]}." for name in tensor_bytes if ".nextn." in name}
+    )
+    own = [size for name, size in tensor_bytes.items() if name.startswith(blocks)]
+    return sum(own) + (tensor_bytes.get("output.weight") or tensor_bytes["token_embd.weight"])
+
+
+def _output(context: Any) -> Callable[[Any], int]:
+    """Turn on the hidden rows of every token; return what says where those of a decode are."""
+    functions = head_functions()
+    functions["llama_set_embeddings_nextn"](context, True, False)  # not of wanted rows alone
+    found: Callable[[Any], int] = functions["llama_get_embeddings_nextn"]
+    return found
+
+
+class HiddenOutput(HiddenRows):
+    """The hidden rows of a target's sequences, taken from its context after each decode."""
+
+    def __init__(self, context: Any, model: Any, sequence_count: int) -> None:
+        self._columns = int(ll.llama_model_n_embd_out(model))
+        super().__init__(sequence_count, self._columns)
+        self._ctx, self._address = context, _output(context)
+
+    def take(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
+        """Keep the rows of what was just decoded; of a tree's nodes, which may go, none."""
+        rows, begin = matrix(self._address(self._ctx), sum(widths), self._columns), 0
+        for chunk, width in zip(chunks, widths, strict=True):
+            count = stem_count(chunk) if chunk.parents else len(chunk.token_ids)
+            self.note(chunk.sequence, chunk.position, rows[begin : begin + count])
+            begin += width
+
+
+class LlamaHead:
+    """The MTP head of a loaded model, in a context of its own. Implements `Head`."""
+
+    def __init__(
+        self,
+        model: Any,
+        config: LlamaConfig,
+        layout: Layout,
+        cells: int,
+        capacity: int,
+        weight_bytes: int,
+    ) -> None:
+        """Open a context with streams as the target's, which is to be closed before the model is.
+
+        Raises InvalidConfig where there is no memory for it.
+        """
+        self.name = f"{config.path.stem} {HeadKind.MTP.value}"
+        self.weight_bytes = weight_bytes
+        self.sequence_count, self.context = config.sequence_count, capacity
+        self.batch_rows = config.batch_rows
+        params = context_params(config, model, layout, cells, self.sequence_count)
+        params.ctx_type, params.n_rs_seq = ll.LLAMA_CONTEXT_TYPE_MTP, 0
+        recent_errors.clear()
+        self.context_pointer = ll.llama_init_from_model(model, params)
+        if not self.context_pointer:
+            raise InvalidConfig("own-draft", f"no context for the MTP head: {last_error()}")
+        self.width = int(ll.llama_model_n_embd_out(model))
+        self._size = int(ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(model)))
+        self._memory = ll.llama_get_memory(self.context_pointer)
+        self._address = _output(self.context_pointer)
+        self._batch = Batch(self.batch_rows, self.width)
+
+    def decode(self, pairs: Sequence[Pairs]) -> list[tuple[Row, Rows]]:
+        # llama.cpp computes streams together only where their numbers rise.
+        order = sorted(range(len(pairs)), key=lambda i: pairs[i].sequence)
+        rising = [pairs[i] for i in order]
+        counts = [len(each.token_ids) for each in rising]
+        assert sum(counts) <= self.batch_rows, f"{sum(counts)} rows in one decode"
+        for each in rising:
+            assert 0 <= each.sequence < self.sequence_count, f"sequence {each.sequence}"
+            assert 0 < len(each.token_ids) == len(each.rows), f"{len(each.rows)} rows"
+            assert each.position + len(each.token_ids) <= self.context, "context overflow"
+            assert min(each.token_ids) >= 0 and max(each.token_ids) < self._size, "token id"
+        chunks = [Chunk(each.sequence, each.position, each.token_ids, 1) for each in rising]
+        self._batch.fill(chunks, counts, [1] * len(chunks))
+        np.concatenate([each.rows for each in rising], out=self._batch.rows[: sum(counts)])
+        code = ll.llama_decode(self.context_pointer, self._batch.struct)
+        if code != 0:
+            raise DecodeFailed(f"the head's llama_decode returned {code}: {last_error()}")
+        logits = matrix(logits_address(self.context_pointer), len(rising), self._size)
+        if not math.isfinite(np.maximum.reduce(logits, axis=None)):
+            raise DecodeFailed("the head computes no numbers: its weights may be damaged")
+        hidden = matrix(self._address(self.context_pointer), sum(counts), self.width)
+        ends = np.cumsum(counts)
+        found = {i: (logits[n], hidden[ends[n] - 1 : ends[n]]) for n, i in enumerate(order)}
+        return [found[i] for i in range(len(pairs))]
+
+    def first_position(self, sequence: int) -> int:
+        return int(ll.llama_memory_seq_pos_min(self._memory, sequence))
+
+    def truncate(self, sequence: int, token_count: int) -> int:
+        ll.llama_memory_seq_rm(self._memory, sequence, token_count or -1, -1)
+        return token_count
+
+    def copy_prefix(self, source: int, destination: int, token_count: int) -> int:
+        ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
+        # Between streams llama.cpp copies whole sequences only.
+        ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
+        return self.truncate(destination, token_count)
+
+    def close(self) -> None:
+        """Free the context."""
+        ll.llama_free(self.context_pointer)
