@@ -116,10 +116,11 @@ def _check_own_draft(draft: common.OwnDraft) -> None:
     if len(draft.model_name) > _MOST_CHARACTERS["model_name"]:
         raise InvalidRequest("own_draft.model_name", "is too long")
     at_least("own_draft.weight_byte_count", draft.weight_byte_count, 0)
-    for name in ("token_milliseconds", "read_milliseconds"):
-        value = getattr(draft, name)
-        if not 0.0 < value <= _LONGEST_DECODE:
-            raise InvalidRequest(f"own_draft.{name}", f"{value} is not in (0, 3600000]")
+    token, read = draft.token_milliseconds, draft.read_milliseconds
+    if not 0.0 < token <= _LONGEST_DECODE:
+        raise InvalidRequest("own_draft.token_milliseconds", f"{token} is not in (0, 3600000]")
+    if not 0.0 <= read <= _LONGEST_DECODE:
+        raise InvalidRequest("own_draft.read_milliseconds", f"{read} is not in [0, 3600000]")
 
 
 def _check_plain_costs(costs: common.PlainCosts) -> None:
