@@ -17,6 +17,7 @@ from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_library import ll
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, ModelDescription, Row
+from outrider.engine.model_draft import ModelDraft
 from outrider.engine.thread_choice import (
     describe_threads,
     quickest,
@@ -121,7 +122,8 @@ def test_a_draft_in_the_process_of_its_target_chooses_too(monkeypatch: pytest.Mo
     draft = Sleeping(thread_choices=(14, 8, 4))
     monkeypatch.setattr(run, "load_llama", lambda _: lambda: draft)
     config = ModelConfig(model=Path("draft.gguf"), n_gpu_layers=0, is_draft=True)
-    assert run.own_draft_loader(config)(ToyModel()) is draft
+    own = run.own_draft_loader(config)(ToyModel())
+    assert isinstance(own, ModelDraft) and own.model is draft
     assert draft.thread_count == 8
 
 
