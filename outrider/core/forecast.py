@@ -293,27 +293,3 @@ def _hit(conditions: Conditions, n_max: int, rate: float, worth: float) -> tuple
         key=lambda k: expected_tokens(a, k) - rate * time(k) + conditions.hit(k) * worth,
     )
     return k, expected_tokens(a, k), time(k)
-
-
-def break_even(conditions: Conditions, n_max: int, mode: Mode) -> float | None:
-    """Return the latency at which a mode is no faster than the target alone.
-
-    0 if it never is faster, None if it is at any latency up to ten seconds.
-    """
-    alone = plain(conditions.continuing).rate
-
-    def gains(latency: float) -> bool:
-        away = replace(conditions, latency=latency)
-        return any(
-            each.mode is mode and each.rate > 1.001 * alone for each in forecasts(away, n_max, None)
-        )
-
-    low, high = 0.0, 10.0
-    if not gains(low):
-        return 0.0
-    if gains(high):
-        return None
-    for _ in range(40):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if gains(middle) else (low, middle)
-    return low
