@@ -63,8 +63,8 @@ class Driver:
         self._fail_over = TargetFailOver(generation.plan.target_seconds)
         self._allowance = RoundAllowance()  # of the stream
         self._busy_number = 0  # of the newest round for which a target had no room
-        form, vocabulary = generation.plan.form, self._opening.vocabulary
-        self._sent = SentRounds(form, vocabulary, self.timings, generation.plain_share)
+        vocabulary = self._opening.vocabulary
+        self._sent = SentRounds(vocabulary, self.timings, generation.plain_share)
         self._wake: asyncio.TimerHandle | None = None  # for the newest Wake; the one before is void
         self._draft = DraftSide(
             generation, pool, self._events, self.timings, self._current_target, own_prompts

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from orchestrator.timings import Timings
 from outrider import wire, wire_rounds
 from outrider.errors import InvalidRequest
-from outrider.messages import Answer, Form, Round, Rows, ServiceTime
+from outrider.messages import Answer, Round, Rows, ServiceTime
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
@@ -20,18 +20,19 @@ class SentRound:
         self.spent = ServiceTime()  # of the messages so far
         self.draft_wait = 0.0  # before it was sent
         self.draft_network = 0.0  # of `draft_wait`, what the draft's own time does not explain
+        self.form = round_.form
         self._expected = round_.row_count  # rows; fewer where the target cut the round
         self._may_be_cut = bool(round_.survivals)
         self._rows = Rows()  # so far, in order and without gaps
 
-    def take(self, message: target_service_pb2.Rows, vocabulary: int, form: Form) -> Rows | None:
-        """Return all rows once a message brings the last one. Raises InvalidRequest for nonsense.
+    def take(self, message: target_service_pb2.Rows, vocabulary: int) -> Rows | None:
+        """Return all rows once a message brings the last one, over so many tokens.
 
-        They are of a form, over so many tokens.
+        Raises InvalidRequest for nonsense.
         """
         self._expect(message.answered_row_count)
         piece = wire_rounds.read_rows(message, vocabulary)
-        piece.check(form)
+        piece.check(self.form)
         return self._add(message.first_row, piece)
 
     def _expect(self, answered: int) -> None:
@@ -59,9 +60,8 @@ class SentRounds:
     """
 
     def __init__(
-        self, form: Form, vocabulary: int, timings: Timings, plain_share: Callable[[int], float]
+        self, vocabulary: int, timings: Timings, plain_share: Callable[[int], float]
     ) -> None:
-        self._form = form
         self._vocabulary = vocabulary
         self._timings = timings
         self._plain_share = plain_share
@@ -100,7 +100,7 @@ class SentRounds:
         """
         sent = self._by_number[message.round]
         answer = wire_rounds.read_answer(message, self._vocabulary)
-        answer.rows.check(self._form)
+        answer.rows.check(sent.form)
         self._timings.note_target(answer.spent)
         self._arrive(sent, now, answer)
         self._forget_before(message.round)
@@ -114,7 +114,7 @@ class SentRounds:
         Raises InvalidRequest for what cannot be read.
         """
         sent = self._by_number[message.round]
-        rows = sent.take(message.rows, self._vocabulary, self._form)
+        rows = sent.take(message.rows, self._vocabulary)
         spent = wire.read_time(message.service_time)
         self._timings.note_target(spent)
         sent.spent.add(spent)

@@ -184,7 +184,7 @@ class Generation:
             # It forgot what it wrote, and now writes something else, if only by a last bit.
             self.counts.target_faults += 1
             self._target.note_missing(answer.position - 1, self.committed)
-        elif news.rows.sampled or self.plan.form is not Form.SAMPLED:
+        elif news.rows.sampled or asked.round.form is not Form.SAMPLED:
             waited = asked.finds_target_idle
             since = asked.sent_time if waited else self._control.last_time
             begin = now if since is None else since

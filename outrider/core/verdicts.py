@@ -143,10 +143,10 @@ def judge(plan: Plan, asked: RoundInFlight, decode: Decode, length: int) -> Verd
     draft, rows = decode.draft, decode.rows
     if decode.count > 1:
         return Verdict(0, rows.sampled[-1])
-    if plan.form is Form.SAMPLED:
+    if asked.round.form is Form.SAMPLED:
         return acceptance.match(draft, rows.sampled)
     opening, distributions = plan.opening, rows.distributions
-    if plan.form is Form.LOGITS:
+    if asked.round.form is Form.LOGITS:
         distributions = [
             distribution_of(np.frombuffer(row, np.float32), opening.sampling) for row in rows.logits
         ]

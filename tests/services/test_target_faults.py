@@ -343,9 +343,9 @@ def test_a_round_that_gave_no_survivals_is_answered_whole_or_not_at_all() -> Non
     pinned = SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED), 0.0)
     cut = target_messages.Rows(token_ids=[6, 7], answered_row_count=2)
     with pytest.raises(InvalidRequest):
-        pinned.take(cut, 100, Form.SAMPLED)
+        pinned.take(cut, 100)
     free = SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED, survivals=b"\x80\x40"), 0.0)
-    assert free.take(cut, 100, Form.SAMPLED) == Rows([6, 7], [], [], [], [], [])
+    assert free.take(cut, 100) == Rows([6, 7], [], [], [], [], [])
 
 
 def says(rows: target_messages.Rows, **fields: Any) -> target_messages.VerifyResponse:
