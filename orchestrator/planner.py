@@ -180,7 +180,7 @@ class Planner:
     def _control(
         self, speculation: Speculation, rule: Rule, form: Form, rollback_calls: bool
     ) -> Control:
-        samples = form is Form.SAMPLED and not rollback_calls
+        samples = form is not Form.LOGITS and not rollback_calls
         timeout = self._config.draft_seconds
         return control(speculation, rule, self._pool.pair, timeout, samples)
 

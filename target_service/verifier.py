@@ -10,6 +10,7 @@ from itertools import count, islice, takewhile
 from operator import eq
 from typing import Any
 
+from outrider.core.acceptance import DraftToken, block_samples
 from outrider.costs import MOST_REDONE
 from outrider.distribution import Distribution, Race, logprobs, most_probable, softmax, winners
 from outrider.engine.guesser import Guess, Guesser, guesser
@@ -22,7 +23,6 @@ from outrider.errors import InvalidRequest, RoundSuperseded
 from outrider.messages import (
     MAX_DRAFT,
     MAX_SCORES,
-    NO_OWN_TOKENS,
     Answer,
     Candidates,
     Form,
@@ -35,6 +35,7 @@ from outrider.messages import (
     check_room,
     compose,
 )
+from outrider.noise import Purpose, uniform
 from outrider.trees import ROOT, Tree, Walk
 from target_service.tree_rounds import tree_after
 
@@ -99,10 +100,10 @@ def _own_guesser(draft: OwnDraft | None, opening: SessionParameters) -> Guesser 
 
     What a session asks of sampling may not go with the draft's own vocabulary.
     """
-    if draft is None or opening.rule is Rule.REJECTION:
+    if draft is None:
         return None
     with suppress(InvalidRequest):
-        return guesser(draft.model, opening, 1, 0.0, draft.translation)
+        return guesser(draft.model, opening, None, 0.0, draft.translation)
     return None
 
 
@@ -174,15 +175,18 @@ class Verifier:
             self.cached_count = min(len(lease.held), len(text))
         gives_way = is_tree
         for decode in count():
-            own = NO_OWN_TOKENS
+            guesses: Sequence[Guess] = ()
             # After a rejection some kinds of memory have a few accepted tokens to decode again.
             is_at_end = len(missing) <= (1 + MOST_REDONE if decode else 1)
             if is_at_end and not draft and round_.own_draft.count:
-                own = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
-                draft, missing = own.token_ids or draft, [*missing, *own.token_ids]
-            logits = yield Step(missing, len(draft) + 1, gains, gives_way)
+                guesses = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
+                draft = [guess.token_id for guess in guesses]
+                missing = [*missing, *draft]
+            drawn = [DraftToken(g.token_id, g.row) for g in guesses if g.row is not None]
+            # What was drawn is judged: nothing that its values might delay takes its place.
+            logits = yield Step(missing, len(draft) + 1, gains, gives_way and not drawn)
             draft = draft[: len(logits) - 1]
-            rows = yield self._work(logits, text, draft, round_.form)
+            rows = yield self._work(logits, text, draft, round_.form, drawn)
             position, added = len(text), _added(draft, rows.sampled)
             text += added
             self._decided = text
@@ -190,12 +194,10 @@ class Verifier:
                 self._mirostat_mu = rows.mirostat_mus[len(added) - 1]
             lease.pause()
             spent = lease.take_spent()
-            if own.token_ids:
-                owns = [replace(own, spent=spent)]
-                emit(Answer(round_.number, position, 0, rows, owns, spent))
-            else:
-                used = _used(round_.draft, used, added)
-                emit(Answer(round_.number, position, len(draft), rows, (), spent))
+            used = _used(round_.draft, used, added)
+            owns = [OwnTokens(draft, bytes(g.confidence for g in guesses), spent)] * bool(guesses)
+            drafted = 0 if owns else len(draft)
+            emit(Answer(round_.number, position, drafted, rows, owns, spent))
             if self._is_over(text, added, until, lease.capacity):
                 if rows.sampled and lease.keeps_checkpoints:
                     # An idle session's is of its text. Elsewhere the next span says what is cut.
@@ -207,18 +209,20 @@ class Verifier:
 
     def _ask_draft(
         self, round_: Round, text: Sequence[int], capacity: int, gives_way: bool
-    ) -> Generator[DraftAsk, list[Guess], OwnTokens]:
-        """Return what the engine's own draft adds to a text, as far as the round wants that."""
+    ) -> Generator[DraftAsk, list[Guess], Sequence[Guess]]:
+        """Return what the engine's own draft adds to a text, as far as the round wants that.
+
+        Under `rejection` nothing that looks at a drafted token ends it.
+        """
         room = min(self._longest - 1, capacity) - len(text)
         wanted = min(round_.own_draft.count, room)
         if self._guess is None or wanted <= 0 or round_.form is not Form.SAMPLED:
-            return NO_OWN_TOKENS
+            return ()
+        if self._opening.rule is Rule.REJECTION:
+            return (yield DraftAsk(text, wanted, self._guess, gives_way=gives_way))
         ends = self._opening.end_token_ids
         stop_below = round_.own_draft.stop_below
-        guesses = yield DraftAsk(text, wanted, self._guess, stop_below, ends, gives_way)
-        if not guesses:
-            return NO_OWN_TOKENS
-        return OwnTokens([g.token_id for g in guesses], bytes(g.confidence for g in guesses))
+        return (yield DraftAsk(text, wanted, self._guess, stop_below, ends, gives_way))
 
     def _verify_tree(
         self, lease: Lease, round_: Round, text: list[int], emit: Emit
@@ -277,8 +281,9 @@ class Verifier:
         if round_.is_ahead:
             self._check_premise(prefix)
         written = self._decided
-        is_held = len(lease.held) >= len(written) - 1
-        if not (self._continued and is_held and written[: len(prefix)] == prefix):
+        # Under `rejection` it is never written again: that would be another text.
+        stands = self._opening.rule is Rule.REJECTION or len(lease.held) >= len(written) - 1
+        if not (self._continued and stands and written[: len(prefix)] == prefix):
             self._mirostat_mu = round_.mirostat_mu
             return prefix, 0
         overtaken = written[len(prefix) :]
@@ -305,8 +310,20 @@ class Verifier:
         if self._decided[:count] != prefix[:count]:
             raise RoundSuperseded("the answer before it is another than it assumes")
 
-    def _work(self, logits: list[Row], text: list[int], draft: Sequence[int], form: Form) -> Work:
-        """Return the work that reads rows off the logits, the first one after the text."""
+    def _work(
+        self,
+        logits: list[Row],
+        text: list[int],
+        draft: Sequence[int],
+        form: Form,
+        drawn: Sequence[DraftToken] = (),
+    ) -> Work:
+        """Return the work that reads rows off the logits, the first one after the text.
+
+        Under `rejection` the draft may be one that was `drawn` here, and is judged.
+        """
+        if drawn:
+            return Work(partial(self._judge, logits, text, drawn))
         if self._is_simple and form is Form.SAMPLED:
             if self._opening.sampling.greedy:
                 return Work(partial(self._best, logits))
@@ -377,6 +394,24 @@ class Verifier:
             ),
             mirostat_mus=() if sampler.mirostat_mu is None else [sampler.mirostat_mu],
         )
+
+    def _judge(self, logits: list[Row], text: Sequence[int], draft: Sequence[DraftToken]) -> Rows:
+        """Return the rows after a text and each token of a draft that was drawn under `rejection`.
+
+        Their samples agree with the draft as far as the rule accepts it.
+        """
+        text, opening = self._opening.whole(text), self._opening
+        first, sampler = len(text), self._sampler(text)
+        targets = [sampler.distribution(logits[0])]
+        for token, row in zip(draft, logits[1:], strict=True):
+            may_follow = self._advance(sampler, targets[-1], token.token_id, token.token_id)
+            targets.append(sampler.distribution(row) if may_follow else targets[-1])
+
+        def coin(purpose: Purpose, index: int) -> float:
+            return uniform(opening.seed, opening.choice, purpose, first, first + index)
+
+        listed = zip(logits, targets, block_samples(draft, targets, coin), strict=True)
+        return Rows.join([self._row(row, sampler, p, i, Form.SAMPLED) for row, p, i in listed])
 
     @staticmethod
     def _advance(sampler: Sampler, distribution: Distribution, token_id: int, drafted: int) -> bool:

@@ -80,6 +80,24 @@ def block_verification(
     return Verdict(count, left.draw(u(Purpose.NEXT, count)))
 
 
+def block_samples(
+    draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform
+) -> list[int]:
+    """Return samples of which `match` accepts what `block_verification` does, one per target row.
+
+    So what was judged at the target is read like what was sampled there. Takes and raises what that
+    does; what comes after the token that follows is a draw of its own.
+    """
+    verdict = block_verification(draft, targets, u)
+    count = verdict.accepted_count
+    rest = range(count + 1, len(targets))
+    return [
+        *(token.token_id for token in draft[:count]),
+        verdict.next_token_id,
+        *(targets[i].draw(u(Purpose.NEXT, i)) for i in rest),
+    ]
+
+
 def prefix_shares(draft: Sequence[DraftToken], targets: Sequence[Distribution]) -> list[float]:
     """Return the chance with which each prefix of a draft is kept, in [0, 1]; 1 for none of it.
 

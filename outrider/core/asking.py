@@ -173,6 +173,7 @@ class Asking:
             own = self._control.own_draft
             asked.round = replace(
                 asked.round,
+                form=Form.SAMPLED,
                 continue_count=continue_count,
                 decode_limit=local.count,
                 own_draft=own,
@@ -184,7 +185,8 @@ class Asking:
         if not self._counts.rounds:
             return
         length, newest = len(self._committed), self._target.in_flight[-1]
-        cap, local = self._remote.cap(length), self._local_line(length)
+        # Under `rejection` a block follows a text that stands still.
+        cap, local = 0 if self._is_rejection else self._remote.cap(length), self._local_line(length)
         wanted = self._wanted(length, cap)
         if self._draft.needs_order or length != self._draft.ordered_length:
             self._order_draft(wanted, self._control.lookahead() if wanted else 0, now)
@@ -219,6 +221,7 @@ class Asking:
             own = self._own_order(wanted)
             asked.round = replace(
                 asked.round,
+                form=Form.SAMPLED,
                 continue_count=continue_count,
                 decode_limit=limit if asked.round.draft else 0,
                 gathers=self._may_gather(wanted, own),
@@ -238,10 +241,13 @@ class Asking:
         return NO_OWN_DRAFT if is_used else self._control.own_draft
 
     def _continue_count(self, wanted: int) -> int:
-        """Return the tokens that the target may write by itself now; 0: it waits for a draft."""
-        if not self._target.continues or self._plan.form is not Form.SAMPLED:
+        """Return the tokens that the target may write by itself now; 0: it waits for a draft.
+
+        Under `rejection` it writes so with a draft of its own alone, which it judges itself.
+        """
+        if not self._target.continues or self._plan.rollback_calls or self.only_reads:
             return 0
-        if self._plan.rollback_calls or self.only_reads:
+        if self._plan.form is not Form.SAMPLED and (wanted or not self._control.own_draft.count):
             return 0
         is_late = self._draft.state is DraftState.LATE
         if wanted and not is_late and self._control.waits_for_drafts:
@@ -305,6 +311,8 @@ class Asking:
     ) -> RoundInFlight:
         """Put a round with a line in flight; `chances` are its tokens', if not by confidence."""
         draft, form = list(line.token_ids), self._plan.form
+        if any(each.round.continue_count for each in self._target.in_flight):
+            form = Form.SAMPLED  # what it wrote meanwhile is
         if form is not Form.SAMPLED and line.sources:
             line = replace(line, rows=[certain(token_id) for token_id in draft])
         survivals = self._survivals(line, chances)

@@ -21,7 +21,7 @@ from outrider.core.rates import LATE_ROUNDS, AcceptanceRate, RecentRate
 from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.response import ControllerView
-from outrider.speculation import Policy, Speculation
+from outrider.speculation import Policy, Speculation, Verification
 
 _FORECAST_DECODES, _FORECAST_SECONDS = 8, 0.2
 """Rounds and seconds that a forecast stands, whichever are over first: making one takes .15 ms on a
@@ -50,7 +50,7 @@ class Control(ABC):
     ) -> None:
         """`timeout` seconds without a sign of the draft are too many.
 
-        `samples` says that rows are sampled ids and no `Rollback` is called for: only then the
+        `samples` says that rows may be sampled ids and no `Rollback` is called for: only then the
         target knows by itself what is accepted, and may draft by itself.
         """
         self.speculation = speculation
@@ -169,7 +169,7 @@ class Control(ABC):
         self.note_length(outcome.length + outcome.committed)
         self._written += outcome.committed
         self._rounds += outcome.decodes
-        if self.rule is Rule.REJECTION and not outcome.is_local:
+        if self.rule is Rule.REJECTION and not (outcome.is_local or outcome.is_own):
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
         self._note_own(outcome)
 
@@ -226,15 +226,19 @@ class Control(ABC):
 
     @property
     def may_continue(self) -> bool:
-        """Whether the target can write by itself: where the rule needs no more than its samples."""
+        """Whether the target can write plainly by itself: where only its samples are needed."""
         return self.costs.continues and self.rule is not Rule.REJECTION
 
     @property
     def _may_have_own(self) -> bool:
-        """Whether this generation may use a draft in the target's own process."""
-        asked = self.speculation
+        """Whether this generation may use a draft in the target's own process.
+
+        The target judges it, and under `rejection` that is as a block.
+        """
+        asked, continues = self.speculation, self.costs.continues
         pins = asked.n_min > 0 or asked.run_ahead is not None
-        return self.may_continue and self._samples and asked.drafts and not pins
+        pins |= self.rule is Rule.REJECTION and asked.verification is not Verification.BLOCK
+        return continues and self._samples and asked.drafts and not pins
 
     @property
     def _leaves_to_own(self) -> bool:

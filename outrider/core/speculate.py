@@ -231,6 +231,6 @@ def control(
 ) -> Control:
     """Return what decides for one generation; `timeout` seconds without a sign are too many.
 
-    `samples` says that rows are sampled ids and no `Rollback` is called for.
+    `samples` says that rows may be sampled ids and no `Rollback` is called for.
     """
     return _POLICIES[speculation.policy](speculation, rule, pair, timeout, samples)

@@ -198,13 +198,14 @@ def own_sampling(sampling: SamplingParameters, translation: Translation) -> Samp
 def guesser(
     model: Model,
     session: SessionParameters,
-    support: int,
+    support: int | None,
     tail: float,
     translation: Translation | None = None,
 ) -> Guesser:
     """Return how the session's rule wants tokens picked.
 
-    `support` and `tail` bound the rows sent under `rejection`. Ids beyond the
+    `support` and `tail` bound the rows sent under `rejection`; without a support rows are whole,
+    where nothing is sent. Ids beyond the
     target's vocabulary are cut off before anything else; with a translation, tokens
     that the target does not have, and what is picked is in its ids: at least one must be shared.
     Raises InvalidRequest for sampling parameters that do not go with the model.
@@ -284,10 +285,12 @@ def _shared_noise(picker: _Picker) -> Guesser:
     return guess
 
 
-def _rejection(picker: _Picker, support: int, tail: float) -> Guesser:
+def _rejection(picker: _Picker, support: int | None, tail: float) -> Guesser:
     def guess(row: Row, base: int, line: Sequence[int], rivals: int = 0) -> Guess:
         row = picker.known(row)
-        distribution = quantised(picker.distribution(row, base, line), support, tail)
+        distribution = picker.distribution(row, base, line)
+        if support is not None:
+            distribution = quantised(distribution, support, tail)
         first, position = base + picker.dropped, len(line) + picker.dropped
         u = uniform(picker.seed, picker.choice, Purpose.DRAFT, first, position)
         token_id = distribution.draw(u)

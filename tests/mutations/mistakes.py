@@ -30,6 +30,7 @@ CACHE = "tests/unit/test_cache.py"
 RUNNER_UPS = "tests/unit/test_runner_up_lines.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_HEAD = "tests/engine/test_head_draft.py"
+OWN_LOSSLESS = "tests/exact/test_own_drafts_are_lossless.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 READING = "tests/unit/test_reading.py"
 SCHEDULER = "tests/unit/test_scheduler.py"
@@ -655,6 +656,34 @@ MISTAKES = (
         "self._cache.place(session, text, busy, line.salt,",
         'self._cache.place(session, text, busy, b"",',
         (f"{OWN_ENGINE}::test_what_another_session_of_its_salt_holds_is_not_read_again",),
+    ),
+    Mistake(
+        "a drawn draft gives way before it is judged",
+        "target_service/verifier.py",
+        "gives_way and not drawn)",
+        "gives_way)",
+        (f"{OWN_LOSSLESS}::test_what_is_drawn_is_judged_before_a_newer_round_takes_over",),
+    ),
+    Mistake(
+        "a drawn text is drawn again where its cache is lost",
+        "target_service/verifier.py",
+        "self._opening.rule is Rule.REJECTION or len(lease.held)",
+        "len(lease.held)",
+        (f"{OWN_LOSSLESS}::test_a_text_whose_cache_is_lost_is_not_drawn_again",),
+    ),
+    Mistake(
+        "an end in a drawn draft ends it",
+        "target_service/verifier.py",
+        "DraftAsk(text, wanted, self._guess, gives_way=gives_way)",
+        "DraftAsk(text, wanted, self._guess, 0, self._opening.end_token_ids, gives_way)",
+        (f"{OWN_LOSSLESS}::test_neither_doubt_nor_an_end_in_it_ends_a_draft_that_is_drawn",),
+    ),
+    Mistake(
+        "a target answers what p gives where the rule lets another token follow",
+        "outrider/core/acceptance.py",
+        "        verdict.next_token_id,\n        *(",
+        "        targets[count].draw(u(Purpose.NEXT, count)),\n        *(",
+        (f"{OWN_LOSSLESS}::test_what_is_judged_at_the_target_has_its_distribution",),
     ),
     Mistake(
         "a long text is never read to its end",

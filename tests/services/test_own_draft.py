@@ -30,7 +30,7 @@ from tests.support.services import (
     written_alone,
 )
 from tests.support.streams import VerifyStream, sampled
-from tests.support.toy import ToyModel
+from tests.support.toy import NEVER, ToyModel
 
 PACE = 0.002
 TEXT = [0, 12, 40, 7]
@@ -270,21 +270,29 @@ async def test_a_target_that_restarts_writes_on():
         assert done.token_ids == written_alone(target(), asked)
 
 
-async def test_under_rejection_the_other_draft_drafts():
+async def test_under_rejection_it_drafts_unless_tokens_are_judged_one_by_one():
+    async with drafting() as (_, orchestrator):
+        asked = request(token_limit=60, acceptance=common.ACCEPTANCE_RULE_REJECTION)
+        done = await drafted_text(orchestrator, asked)
+        assert 0 < done.statistics.accepted_token_count < done.statistics.drafted_token_count
+        asked.speculative.verification = messages.VERIFICATION_TOKEN
+        done = await generate(orchestrator, asked)
+        assert done.statistics.drafted_token_count == 0
+
+
+async def test_under_rejection_a_target_that_restarts_writes_on():
+    def endless() -> ToyModel:
+        return toy(seed=1, step_seconds=10 * PACE, eos_bias=NEVER)
+
     async with (
-        running(ModelProcess(TARGET, target, own_draft=good)) as process,
-        running(ModelProcess(DRAFT, good)) as draft,
-        running(
-            OrchestratorProcess(process.address, draft.address, speculation=Speculation())
-        ) as orchestrator,
+        running(ModelProcess(TARGET, endless, own_draft=good)) as process,
+        running(OrchestratorProcess(process.address, speculation=Speculation())) as orchestrator,
     ):
         await orchestrator.until_ready()
-        before = draft.decode_count
-        asked = request(token_limit=60)
-        asked.speculative.acceptance = common.ACCEPTANCE_RULE_REJECTION
-        done = await generate(orchestrator, asked)
+        asked = request(token_limit=100, acceptance=common.ACCEPTANCE_RULE_REJECTION)
+        done = await generate(orchestrator, asked, [Interruption(30, process.restart)])
+        assert len(done.token_ids) == 100 and done.statistics.target_fault_count > 0
         assert done.statistics.drafted_token_count > 0
-        assert draft.decode_count > before
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ import pytest
 
 from outrider.engine.model import Chunk
 from outrider.sampling import SamplingParameters
+from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.lazy import Lazy
@@ -145,6 +146,19 @@ async def test_the_joint_distribution_of_the_first_tokens_is_the_targets(
     async with three_services(target, draft, draft_seconds=30.0) as trio:
         written = await texts(trio.orchestrator, range(SEEDS), **mode)
     assert p_value(starts(written), exact_distribution(target(), COUNT)) > ALARM
+
+
+async def test_a_draft_in_the_targets_process_leaves_the_distribution() -> None:
+    always = Speculation(policy=Policy.FIXED, n_max=2)
+    async with (
+        running(ModelProcess(TARGET, target, own_draft=draft)) as process,
+        running(OrchestratorProcess(process.address, speculation=always)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        written = await texts(orchestrator, range(SEEDS))
+        done = await generate(orchestrator, request(token_limit=40, acceptance=3, n_max=2))
+    assert p_value(starts(written), exact_distribution(target(), COUNT)) > ALARM
+    assert 0 < done.statistics.accepted_token_count < done.statistics.drafted_token_count
 
 
 async def test_point_masses_of_a_draft_without_a_model_leave_the_distribution() -> None:

@@ -54,12 +54,13 @@ def generation(
     context: int = 1000,
     known: Pair | None = None,
     is_watched: bool = False,
+    rule: Rule = Rule.MATCH,
 ) -> Generation:
     """Return a generation whose streams are open."""
     opening = SessionParameters(
         session_id=bytes(16),
         attempt=1,
-        rule=Rule.MATCH,
+        rule=rule,
         sampling=GREEDY,
         seed=7,
         choice=0,
@@ -68,13 +69,13 @@ def generation(
         vocabulary=100,
         end_token_ids=frozenset({END}),
     )
-    its_control: Control = control(Speculation(), Rule.MATCH, known or far_draft(), timeout=1.0)
+    its_control: Control = control(Speculation(), rule, known or far_draft(), timeout=1.0)
     begun = Generation(
         Plan(
             opening=opening,
             prompt=PROMPT,
             control=its_control,
-            form=Form.SAMPLED,
+            form=Form.DISTRIBUTIONS if rule is Rule.REJECTION else Form.SAMPLED,
             rollback_calls=False,
             target_context=context,
             is_watched=is_watched,

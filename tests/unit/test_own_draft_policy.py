@@ -15,9 +15,10 @@ from outrider.core.rates import DraftRates, Mean
 from outrider.core.speculate import control
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
+from outrider.distribution import certain
 from outrider.errors import InvalidRequest
-from outrider.messages import Answer, Origin, OwnTokens, Round, Rows, Rule, ServiceTime
-from outrider.speculation import Policy, Speculation
+from outrider.messages import Answer, Form, Origin, OwnTokens, Round, Rows, Rule, ServiceTime
+from outrider.speculation import Policy, Speculation, Verification
 from tests.support.shared_engine import SharedEngine
 from tests.support.simulation import (
     Faults,
@@ -250,8 +251,16 @@ def test_whatever_goes_wrong_the_text_is_the_targets():
 def test_what_pins_the_other_drafts_way_leaves_it_out(asked: Speculation):
     known = known_pair(models())
     assert control(asked, Rule.MATCH, known, 1.0).own_draft.count == 0
-    assert control(Speculation(), Rule.REJECTION, known, 1.0).own_draft.count == 0
     assert control(Speculation(), Rule.MATCH, known, 1.0).own_draft.count > 0
+
+
+def test_under_rejection_it_is_judged_as_a_block_where_the_target_may_answer_with_samples() -> None:
+    known, by_token = known_pair(models()), Speculation(verification=Verification.TOKEN)
+    order = control(Speculation(), Rule.REJECTION, known, 1.0).own_draft
+    assert order.count > 0 and not order.stop_below
+    assert control(by_token, Rule.REJECTION, known, 1.0).own_draft.count == 0
+    assert control(Speculation(), Rule.REJECTION, known, 1.0, samples=False).own_draft.count == 0
+    assert control(by_token, Rule.MATCH, known, 1.0).own_draft.count > 0
 
 
 def test_a_given_length_is_drafted_without_messages_where_both_share_their_cores() -> None:
@@ -419,6 +428,33 @@ def commits(its: Generation) -> list[Commit]:
 def test_the_prompts_round_already_says_what_it_is_to_draft():
     [first] = rounds(generation(known=known()))
     assert first.own_draft.count == 3 and first.gathers
+
+
+def test_under_rejection_the_target_judges_its_own_draft_and_is_stopped_where_that_does_not_pay():
+    its = generation(known=known(), rule=Rule.REJECTION)
+    [first] = rounds(its)
+    assert first.own_draft.count == 3 and first.form is Form.SAMPLED and first.continue_count
+    its.target_wrote(Answer(first.number, 4, 0, Rows([5]), spent=ServiceTime(0.02)), 0.1)
+    its.next_actions(0.1)
+    before = its.plan.control.acceptance.mean
+    wrote(its, first, 5, [11, 12, 13, 14, 21, 23, 99], [11, 12, 13], [21, 22])
+    [commit] = commits(its)
+    assert commit.token_ids == [11, 12, 13, 14, 21, 23]
+    assert its.plan.control.acceptance.mean == before  # nothing is learned of another draft
+    stop, asked = None, first
+    for _ in range(64):  # it is always wrong from now on
+        wrote(its, asked, len(its.committed), [30, 31, 32, 33], [40, 41, 42])
+        if sent := [a for a in its.next_actions(0.3) if isinstance(a, Round)]:
+            [stop] = sent
+            break
+    assert stop is not None and stop.form is Form.SAMPLED and not stop.continue_count
+    its.target_wrote(Answer(stop.number, len(its.committed), 0, Rows([50])), 0.4)
+    [plain] = rounds(its)
+    assert plain.form is Form.DISTRIBUTIONS and not plain.continue_count
+    its.target_answered(
+        Answer(plain.number, len(its.committed), 0, Rows(distributions=[certain(51)])), 0.5
+    )
+    assert its.committed[-3:] == [30, 50, 51]
 
 
 def test_several_decodes_are_one_commit_and_count_as_rounds():
