@@ -16,16 +16,10 @@ import pytest
 from outrider.core.acceptance import DraftToken, Uniform, Verdict, block_samples, match
 from outrider.distribution import Distribution
 from outrider.engine import guesser
-from outrider.engine.cache import Session
-from outrider.engine.job import Lease, Step
-from outrider.engine.model import Chunk
 from outrider.engine.model_draft import ModelDraft
-from outrider.engine.own_draft import DraftAsk, DraftLine
-from outrider.engine.workers import Work
 from outrider.messages import Answer, Form, OwnDraftOrder, Round, Rule, SessionParameters, Span
 from outrider.noise import Purpose, uniform
 from outrider.sampling import SamplingParameters
-from target_service.verifier import Verifier
 from tests.exact.enumeration import (
     BLOCK,
     Breakpoints,
@@ -38,6 +32,7 @@ from tests.exact.enumeration import (
 from tests.exact.enumeration import Rule as Verification
 from tests.exact.test_rejection_is_lossless import EXACT, VISIBLE, error_of, honest
 from tests.services.test_rejection_over_the_wire import exact_distribution, p_value
+from tests.support.one_session import OneSession
 from tests.support.toy import EOS, ToyModel
 
 ALARM = 1e-6
@@ -118,44 +113,10 @@ def opening(seed: int) -> SessionParameters:
     )
 
 
-class Target:
-    """A target of one session, whose own draft drafts two tokens for each decode that wants it."""
-
-    def __init__(self) -> None:
-        self.model, self.draft = target(), ModelDraft(small())
-
-    def begin(self, opening: SessionParameters) -> None:
-        """Begin with another session."""
-        self.model.truncate(0, 0)
-        self.lease = Lease(Session(bytes(16), 0.0, 0), self.model, 64)
-        self.verifier = Verifier(self.model, opening, self.draft)
-        self.steps: list[Step] = []
-        self.answers: list[Answer] = []
-
-    def write(self, text: Sequence[int], count: int, number: int = 1) -> None:
-        """Run the job of a round that lets it write so much after a text."""
-        order = OwnDraftOrder(count=2, stop_below=255)
-        span, form = Span(0, text), Form.SAMPLED
-        round_ = Round(number, span, (), form, continue_count=count, own_draft=order)
-        job = self.verifier.verify(self.lease, round_, self.answers.append)
-        received: Any = None
-        while True:
-            try:
-                step = job.send(received)
-                while isinstance(step, Work):
-                    step = step.run_in(job)
-            except StopIteration:
-                return
-            if isinstance(step, DraftAsk):
-                line = DraftLine(bytes(16), b"", step, 0)
-                self.draft.draft([line], 1.0)
-                received = line.guesses
-            else:
-                assert isinstance(step, Step)
-                self.steps.append(step)
-                chunk = Chunk(0, len(self.lease.held), step.token_ids, step.row_count)
-                [received] = self.model.decode([chunk])
-                self.lease.extend(chunk)
+def may_write(text: Sequence[int], count: int, number: int = 1) -> Round:
+    """Return a round that lets a target write so much after a text, with drafts of two tokens."""
+    order, form = OwnDraftOrder(count=2, stop_below=255), Form.SAMPLED
+    return Round(number, Span(0, text), (), form, continue_count=count, own_draft=order)
 
 
 def text_of(said: Sequence[Answer]) -> tuple[list[int], list[int]]:
@@ -175,10 +136,11 @@ def start_of(text: Sequence[int]) -> Context:
 
 
 def texts(count: int) -> tuple[Counter[Context], list[int]]:
-    writer, written, accepted = Target(), Counter[Context](), list[int]()
+    writer = OneSession(target(), ModelDraft(small()))
+    written, accepted = Counter[Context](), list[int]()
     for seed in range(count):
         writer.begin(opening(seed))
-        writer.write(PROMPT, COUNT + 1)
+        writer.write(may_write(PROMPT, COUNT + 1))
         text, its_accepted = text_of(writer.answers)
         written[start_of(text)] += 1
         accepted += its_accepted
@@ -209,10 +171,10 @@ def test_a_draft_that_draws_with_the_noise_of_the_rule_is_seen(
 
 def test_neither_doubt_nor_an_end_in_it_ends_a_draft_that_is_drawn() -> None:
     """Of each decode that has a draft it is as long as was asked for, or as there is room."""
-    writer, ended = Target(), 0
+    writer, ended = OneSession(target(), ModelDraft(small())), 0
     for seed in range(100):
         writer.begin(opening(seed))
-        writer.write(PROMPT, COUNT + 1)
+        writer.write(may_write(PROMPT, COUNT + 1))
         length = len(PROMPT)
         for answer in writer.answers:
             for own, rows in answer.decodes:
@@ -225,9 +187,9 @@ def test_neither_doubt_nor_an_end_in_it_ends_a_draft_that_is_drawn() -> None:
 
 @pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.SHARED_NOISE])
 def test_what_is_drawn_is_judged_before_a_newer_round_takes_over(rule: Rule) -> None:
-    writer = Target()
+    writer = OneSession(target(), ModelDraft(small()))
     writer.begin(replace(opening(1), rule=rule))
-    writer.write(PROMPT, COUNT + 1)
+    writer.write(may_write(PROMPT, COUNT + 1))
     drafted = [step.gives_way for step in writer.steps if step.row_count > 1]
     assert drafted and set(drafted) == {rule is not Rule.REJECTION}
 
@@ -237,15 +199,15 @@ def test_a_text_whose_cache_is_lost_is_not_drawn_again() -> None:
 
     The round was sent before the answers to the one before it were received.
     """
-    writer, longer = Target(), 0
+    writer, longer = OneSession(target(), ModelDraft(small())), 0
     for seed in range(20):
         writer.begin(replace(opening(seed), token_limit=20))
-        writer.write(PROMPT, 4)
+        writer.write(may_write(PROMPT, 4))
         text = [*PROMPT, *text_of(writer.answers)[0]]
         if EOS in text:
             continue
         writer.lease.keep(2)
         before, longer = len(writer.answers), longer + 1
-        writer.write([*PROMPT, text[len(PROMPT)]], 12, number=2)
+        writer.write(may_write([*PROMPT, text[len(PROMPT)]], 12, number=2))
         assert [each.position for each in writer.answers[before:][:1]] == [len(text)]
     assert longer
