@@ -85,8 +85,8 @@ def block_samples(
 ) -> list[int]:
     """Return samples of which `match` accepts what `block_verification` does, one per target row.
 
-    So what was judged at the target is read like what was sampled there. Takes and raises what that
-    does; what comes after the token that follows is a draw of its own.
+    Takes and raises what that does. So what a target judged is read like what it sampled; those
+    after the token that follows are draws that nobody looks at.
     """
     verdict = block_verification(draft, targets, u)
     count = verdict.accepted_count

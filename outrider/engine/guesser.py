@@ -204,10 +204,10 @@ def guesser(
 ) -> Guesser:
     """Return how the session's rule wants tokens picked.
 
-    `support` and `tail` bound the rows sent under `rejection`; without a support rows are whole,
-    where nothing is sent. Ids beyond the
-    target's vocabulary are cut off before anything else; with a translation, tokens
-    that the target does not have, and what is picked is in its ids: at least one must be shared.
+    `support` and `tail` bound the rows sent under `rejection`; without a support, where none is
+    sent, rows are whole. Ids beyond the target's vocabulary are cut off before anything else; with
+    a translation, tokens that the target does not have, and what is picked is in its ids: at least
+    one must be shared.
     Raises InvalidRequest for sampling parameters that do not go with the model.
     """
     if translation is None:
