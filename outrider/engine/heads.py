@@ -9,31 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
-
-class HeadKind(Enum):
-    """How a head drafts; its value is the name of such a source."""
-
-    MTP = "mtp"
-    """A block of the target's kind, chained on its own hidden row."""
-    EAGLE3 = "eagle3"
-    """A small decoder over three of the target's layers, chained like MTP."""
-    DFLASH = "dflash"
-    """Drafts a whole block in one pass, from layers of the target that are put in its cache."""
-    DSPARK = "dspark"
-    """DFlash with a Markov head, so that each token of a block sees the one before."""
-
-    @property
-    def words(self) -> str:
-        """What it is, for people."""
-        return {
-            HeadKind.MTP: "an MTP head",
-            HeadKind.EAGLE3: "an EAGLE-3 head",
-            HeadKind.DFLASH: "a DFlash head",
-            HeadKind.DSPARK: "a DSpark head",
-        }[self]
-
+from outrider.speculation import HeadKind
 
 _MTP_TENSORS: Mapping[str, tuple[str, ...]] = {
     "qwen35": (),

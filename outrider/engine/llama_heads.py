@@ -16,7 +16,7 @@ import numpy as np
 
 from outrider.engine.branches import stem_count
 from outrider.engine.head_draft import Pairs
-from outrider.engine.heads import Head, HeadKind
+from outrider.engine.heads import Head
 from outrider.engine.hidden_rows import HiddenRows, Rows
 from outrider.engine.llama_batch import Batch, matrix
 from outrider.engine.llama_library import (
@@ -29,6 +29,7 @@ from outrider.engine.llama_library import (
 from outrider.engine.llama_loading import LlamaConfig, context_params
 from outrider.engine.model import Chunk, Layout, Row
 from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.speculation import HeadKind
 
 _Type = tuple[str, Any]  # how a name is mangled by it, and what ctypes takes
 
@@ -154,7 +155,7 @@ class LlamaHead:
 
         Raises InvalidConfig where there is no memory for it.
         """
-        self.name = f"{config.path.stem} {HeadKind.MTP.value}"
+        self.name, self.kind = config.path.stem, HeadKind.MTP
         self.weight_bytes = weight_bytes
         self.sequence_count, self.context = config.sequence_count, capacity
         self.batch_rows = config.batch_rows

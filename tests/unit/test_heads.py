@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from outrider.engine.heads import Head, HeadKind, fault_beside, find_head
+from outrider.engine.heads import Head, fault_beside, find_head
+from outrider.speculation import HeadKind
 
 Values = dict[str, object]
 
