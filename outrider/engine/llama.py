@@ -84,7 +84,7 @@ class LlamaModel:
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
             self.head_fault = unusable(checked.head) if config.mtp else ""
-            self.has_head = config.mtp and checked.head is not None and not self.head_fault
+            self._head = checked.head if config.mtp and not self.head_fault else None
             self._model = load_model(config, checked.files, with_mtp=self.has_head)
             self._head_bytes = head_bytes(checked.tensor_bytes) if self.has_head else 0
             self._vocabulary = Vocabulary(self._model)
@@ -188,14 +188,26 @@ class LlamaModel:
         self._hidden = HiddenOutput(context, self._model, count) if self.has_head else None
         return context
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the model was loaded with the head in its file."""
+        return self._head is not None
+
     def open_head(self) -> LlamaHead:
         """Return the head that the model was loaded with, to be closed before the model is.
 
         Raises InvalidConfig where there is no memory for it.
         """
-        assert self.has_head, "loaded without a head"
-        config, layout = self._config, Layout(False, self._layout.flash_attention)
-        head = LlamaHead(self._model, config, layout, self._cells, self._capacity, self._head_bytes)
+        assert self._head is not None, "loaded without a head"
+        head = LlamaHead(
+            self._model,
+            self._head,
+            self._config,
+            Layout(False, self._layout.flash_attention),
+            self._cells,
+            self._capacity,
+            self._head_bytes,
+        )
         if self._threads is not None:
             self._threads.attach(head.context_pointer)
         return head
