@@ -109,6 +109,16 @@ def check_gguf(path: Path) -> Checked:
 
     Raises InvalidConfig with one line that says what is wrong.
     """
+    checked = check_draft(path)
+    if checked.head is not None and checked.head.is_alone:
+        words = checked.head.kind.words
+        reason = f"{path} is {words} of another model, and writes nothing by itself"
+        raise InvalidConfig("model", reason)
+    return checked
+
+
+def check_draft(path: Path) -> Checked:
+    """Check a model, or a head in a file of its own, as `check_gguf` does."""
     first = _read(path)
     others = _other_parts(path, first)
     tensors = dict(first.tensors)
@@ -116,8 +126,6 @@ def check_gguf(path: Path) -> Checked:
         tensors |= _read(part).tensors
     head = find_head(first.values, tensors)
     try:
-        if head is not None and head.is_alone:
-            raise _Refused(f"is {head.kind.words} of another model, and writes nothing by itself")
         _check_model(first.values)
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
@@ -131,13 +139,10 @@ def check_gguf(path: Path) -> Checked:
     )
 
 
-def read_head(path: Path) -> Head | None:
-    """Return the head that a file carries, in one file with a target or alone; None: it has none.
-
-    Raises InvalidConfig for a file whose header is damaged.
-    """
-    header = _read(path)
-    return find_head(header.values, header.tensors)
+def is_head(path: Path) -> bool:
+    """Return whether a file is a head alone, for a target in another one. Raises InvalidConfig."""
+    head = check_draft(path).head
+    return head is not None and head.is_alone
 
 
 # --- one file ---

@@ -46,6 +46,8 @@ class Head(DraftMemory, Protocol):
     """Of a hidden row."""
     block_count: int
     """Blocks that draft one token each, as each reads the text itself; one drafts any number."""
+    target_layers: tuple[int, ...]
+    """Whose inputs it reads of the target; without any, the last row."""
 
     def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Row, Rows]]:
         """Append pairs of distinct sequences; return logits and hidden row of the last of each.
@@ -64,6 +66,10 @@ class Head(DraftMemory, Protocol):
 
 class HeadTarget(Model, Protocol):
     """A model that keeps its hidden rows."""
+
+    def keep_rows(self, layers: tuple[int, ...]) -> None:
+        """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
+        ...
 
     def hidden_rows(self, sequence: int) -> tuple[int, Rows]:
         """Return the position of the first row that is kept of a sequence, and the rows."""
@@ -95,6 +101,7 @@ class HeadDraft(OwnDraft):
         except DecodeFailed:
             head.close()
             raise
+        target.keep_rows(head.target_layers)
 
     def _time(self) -> DraftCosts:
         """Return what decodes cost here; sequence 0 is used and left empty.

@@ -102,8 +102,22 @@ class Head:
     """Whether llama.cpp has hidden rows of its wanted tokens alone."""
     target_layers: tuple[int, ...] = ()
     """The layers of the target whose inputs it reads; none for MTP, which reads the last row."""
+    width: int = 0
+    """Numbers of a row of the target's, or of each of its layers'."""
     fault: str = ""
     """Why it is not used, after its file's name; empty: nothing is known against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The target that a head in another file is to draft for."""
+
+    architecture: str
+    layer_count: int
+    width: int
+    """Numbers of its rows."""
+    names: Sequence[bytes] = ()
+    """Of its tokens."""
 
 
 def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | None:
@@ -126,6 +140,7 @@ def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | 
         HeadKind.MTP,
         architecture,
         is_alone="blk.0.attn_norm.weight" not in tensors,
+        width=_number(values, f"{architecture}.embedding_length"),
         block_count=count,
         gives_wanted=graph is not None and graph.gives_wanted,
         fault=_mtp_fault(architecture, graph, names, tensors),
@@ -150,6 +165,11 @@ def _mtp_fault(
     return ""
 
 
+def _number(values: Mapping[str, object], key: str) -> int:
+    found = values.get(key)
+    return found if isinstance(found, int) else 0
+
+
 def _unsupported(architecture: str) -> str:
     return f"has an MTP head of {architecture}, which is not supported"
 
@@ -169,22 +189,24 @@ def _head_file(architecture: str, values: Mapping[str, object], tensors: Collect
         fault = "is a DFlash2 head, which is not supported"
     elif f"{architecture}.hyper_connection.count" in values:
         fault = "is a DSpark head of DeepSeek V4, which is not supported"
-    return Head(kind, architecture, target_layers=layers, fault=fault)
+    named = "target_hidden_size" if kind is HeadKind.EAGLE3 else "embedding_length"
+    width = _number(values, f"{architecture}.{named}")
+    return Head(kind, architecture, target_layers=layers, width=width, fault=fault)
 
 
-def fault_beside(head: Head, architecture: str, layer_count: int) -> str:
-    """Return why a head cannot read a target of so many layers; empty where nothing is known.
+def fault_beside(head: Head, target: Beside) -> str:
+    """Return why a head cannot read a target; empty where nothing is known against it.
 
-    llama.cpp's graph asserts that it has the layers that are read.
+    llama.cpp's graphs assert that the target has the layers that are read.
     """
-    words = head.kind.words
-    if head.kind is HeadKind.MTP:
-        if head.architecture == architecture:
-            return ""
-        return f"is an MTP head of {head.architecture}, and the target is {architecture}"
-    if architecture not in _FEEDS_LAYERS:
+    words, architecture = head.kind.words, target.architecture
+    if head.kind is HeadKind.MTP and head.architecture != architecture:
+        return f"is {words} of {head.architecture}, and the target is {architecture}"
+    if head.width != target.width:
+        return f"is {words} of a target of width {head.width}, not {target.width}"
+    if head.kind is not HeadKind.MTP and architecture not in _FEEDS_LAYERS:
         return f"is {words}, and {architecture} models do not show their layers"
-    if not all(0 <= layer <= layer_count for layer in head.target_layers):
+    if not all(0 <= layer <= target.layer_count for layer in head.target_layers):
         read = ", ".join(map(str, head.target_layers))
-        return f"is {words} that reads layers {read}; the target has {layer_count}"
+        return f"is {words} that reads layers {read}; the target has {target.layer_count}"
     return ""

@@ -22,7 +22,15 @@ from outrider.engine.hidden_rows import Rows
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_batch import Batch, is_token, matrix, wanted_rows
 from outrider.engine.llama_embedder import Embedder
-from outrider.engine.llama_heads import HiddenOutput, LlamaHead, head_bytes, unusable
+from outrider.engine.llama_heads import (
+    HiddenOutput,
+    LlamaHead,
+    beside,
+    config_beside,
+    head_bytes,
+    open_head_file,
+    unusable,
+)
 from outrider.engine.llama_library import (
     init_backend,
     kernels_in_use,
@@ -88,6 +96,7 @@ class LlamaModel:
             self._model = load_model(config, checked.files, with_mtp=self.has_head)
             self._head_bytes = head_bytes(checked.tensor_bytes) if self.has_head else 0
             self._vocabulary = Vocabulary(self._model)
+            self._hidden = HiddenOutput(self._model)
             self._size = self._vocabulary.size
             try:
                 check_added_tokens(config.path, self._vocabulary.describe())
@@ -185,7 +194,7 @@ class LlamaModel:
             raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {last_error()}")
         if self._threads is not None:
             self._threads.attach(context)
-        self._hidden = HiddenOutput(context, self._model, count) if self.has_head else None
+        self._hidden.open(context, count)
         return context
 
     @property
@@ -193,28 +202,30 @@ class LlamaModel:
         """Whether the model was loaded with the head in its file."""
         return self._head is not None
 
-    def open_head(self) -> LlamaHead:
-        """Return the head that the model was loaded with, to be closed before the model is.
+    def open_head(self, file: LlamaConfig | None = None) -> LlamaHead:
+        """Return the head that the model was loaded with, or the one in a file of its own.
 
-        Raises InvalidConfig where there is no memory for it.
+        It is to be closed before the model is. Raises InvalidConfig where it reads other models or
+        there is no memory for it.
         """
-        assert self._head is not None, "loaded without a head"
-        head = LlamaHead(
-            self._model,
-            self._head,
-            self._config,
-            Layout(False, self._layout.flash_attention),
-            self._cells,
-            self._capacity,
-            self._head_bytes,
-        )
+        layout = Layout(False, self._layout.flash_attention)
+        if file is None:
+            assert self._head is not None, "loaded without a head"
+            opening = layout, self._cells, self._capacity, self._head_bytes
+            head = LlamaHead(self._model, self._head, self._config, *opening)
+        else:
+            its = config_beside(file, self._config, self._capacity)
+            head = open_head_file(its, layout, beside(self._model, self._vocabulary.names()))
         if self._threads is not None:
             self._threads.attach(head.context_pointer)
         return head
 
+    def keep_rows(self, layers: tuple[int, ...]) -> None:
+        """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
+        self._hidden.keep(layers)
+
     def hidden_rows(self, sequence: int) -> tuple[int, Rows]:
         """Return the position of the first row that is kept of a sequence, and the rows."""
-        assert self._hidden is not None, "loaded without a head"
         return self._hidden.of(sequence)
 
     # --- description ---
@@ -345,8 +356,7 @@ class LlamaModel:
             if code == 1:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
-        if self._hidden is not None:
-            self._hidden.take(chunks, widths)
+        self._hidden.take(chunks, widths)
 
     def _rows_of(self, chunks: Sequence[Chunk], count: int) -> NDArray[np.float32]:
         """Return what `_logits` does. Raises DecodeFailed where the chunks gave no numbers."""
@@ -462,8 +472,7 @@ class LlamaModel:
         count = len(self._held)
         assert 0 <= source < count and 0 <= destination < count and source != destination
         assert 0 <= token_count <= self._held[source], f"{token_count} tokens"
-        if self._hidden is not None:
-            self._hidden.copy(source, destination)
+        self._hidden.copy(source, destination)
         if self._layout.is_pool:
             ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
             ll.llama_memory_seq_cp(self._memory, source, destination, 0, token_count)
@@ -541,8 +550,7 @@ class LlamaModel:
             if state:
                 self._put_state(sequence, state)
         self._sequences.note_exchange(first, second)
-        if self._hidden is not None:
-            self._hidden.exchange(first, second)
+        self._hidden.exchange(first, second)
         self._sequences.drop_incomplete(first)
         self._sequences.drop_incomplete(second)
 

@@ -266,15 +266,16 @@ def cache_type(model: Any, option: str, name: str) -> int:
 
 def _head_sizes(model: Any, kind: str) -> set[int]:
     """Return the sizes that the file gives for its key or value heads."""
-    architecture = _metadata(model, "general.architecture")
+    architecture = metadata(model, "general.architecture")
     prefix = f"{architecture}.attention.{kind}_length"
-    sizes = {_metadata(model, prefix), _metadata(model, f"{prefix}_swa")} - {""}
+    sizes = {metadata(model, prefix), metadata(model, f"{prefix}_swa")} - {""}
     heads = ll.llama_model_n_head(model)
     default = {ll.llama_model_n_embd(model) // heads} if heads else set()
     return {int(size) for size in sizes} or default
 
 
-def _metadata(model: Any, key: str) -> str:
+def metadata(model: Any, key: str) -> str:
+    """Return the value of a key of a model's file as text; empty: it has none."""
     buffer = ctypes.create_string_buffer(64)
     ll.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")
@@ -390,5 +391,5 @@ def _vocabulary_only(path: Path) -> Iterator[Any]:
 
 
 def _trained_context(model: Any) -> int:
-    trained = _metadata(model, _metadata(model, "general.architecture") + ".context_length")
+    trained = metadata(model, metadata(model, "general.architecture") + ".context_length")
     return int(trained or 0)

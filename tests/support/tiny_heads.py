@@ -64,6 +64,7 @@ def write_mtp(
     seed: int = 2,
     edit: Callable[[Tensors], object] = lambda _: None,
     blocks: int = 1,
+    vocabulary: Vocabulary | None = None,
 ) -> Path:
     """Write a target with an MTP head, or that head alone; the same arguments give the same bytes.
 
@@ -76,7 +77,7 @@ def write_mtp(
     writer.add_file_type(LlamaFileType.MOSTLY_Q8_0)
     _header(writer, architecture, layers, blocks)
     writer.add_nextn_predict_layers(blocks)
-    _add_tokenizer(writer, Vocabulary())
+    _add_tokenizer(writer, vocabulary or Vocabulary())
     tensors = _outer(draw)
     trunk = [_trunk_layer(draw, architecture, layer, noise) for layer in range(layers)]
     if not is_alone:
