@@ -103,7 +103,7 @@ def _context(
     count = config.sequence_count if kind else sequences_of(config, layout)
     params = context_params(config, model, layout, cells, count)
     if kind is not None:
-        params.n_rs_seq, params.ctx_other = 0, lender
+        params.n_rs_seq, params.ctx_other, params.swa_full = 0, lender, True
     if kind is HeadKind.MTP:
         params.ctx_type = ll.LLAMA_CONTEXT_TYPE_MTP
     context = ll.llama_init_from_model(model, params)
