@@ -40,7 +40,8 @@ def footprint(config: LlamaConfig) -> Footprint:
     """
     init_backend()
     checked = check_gguf(config.path)
-    kind = checked.head.kind if config.mtp and checked.head and not unusable(checked.head) else None
+    head = checked.head if config.mtp else None
+    kind = head.kind if head and not unusable(head, config.path) else None
     rows = 0
     with log_lines() as lines, _model(config, with_mtp=kind is not None) as model:
         cells = _cells(config, model, checked.position_count)

@@ -253,7 +253,9 @@ class LlamaHead:
             raise DecodeFailed(f"the head's llama_decode returned {code}: {last_error()}")
         logits = matrix(logits_address(self.context_pointer), len(rising), self._size)
         if not math.isfinite(np.maximum.reduce(logits, axis=None)):
-            raise DecodeFailed(f"{self.name} computes no numbers: its weights may be damaged")
+            raise DecodeFailed(
+                f"the head in {self.name} computes no numbers: its weights may be damaged"
+            )
         ends = np.cumsum([1] * len(counts) if self._gives_wanted else counts)
         hidden = matrix(self._address(self.context_pointer), ends[-1], self.width)
         found = {i: (logits[n], hidden[ends[n] - 1 : ends[n]]) for n, i in enumerate(order)}

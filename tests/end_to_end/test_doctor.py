@@ -258,7 +258,7 @@ def test_a_pair_that_does_not_match_is_told_with_the_token(tmp_path: Path):
 
 
 @pytest.mark.fault(
-    "others",
+    "crash",
     "`outrider doctor` with a hybrid target, such as Qwen3.5",
     before="it took the target for one that may run under `exact`, and called llama.cpp broken",
     now="bits are compared where `exact` may be offered alone",
