@@ -147,7 +147,7 @@ class Driver:
         drafted, token_id, row = list[int](), text[-1], self._pending
         for i in range(DRAFTED):
             pair = Pairs(0, len(text) - 1 + i, [token_id], row)
-            [(logits, hidden)] = self._head.decode([pair])
+            [([logits], hidden)] = self._head.decode([pair])
             token_id, row = best(logits), hidden.copy()
             drafted.append(token_id)
         self._head.truncate(0, len(text) - 1)
@@ -217,7 +217,7 @@ def test_after_a_gap_in_the_rows_it_begins_with_what_there_is(
     drafted, head = ask(draft, text), model.open_head()
     _, rows = model.hidden_rows(0)
     begin = len(text) - len(rows)
-    [(logits, _)] = head.decode([Pairs(0, begin, text[begin:], rows)])
+    [([logits], _)] = head.decode([Pairs(0, begin, text[begin:], rows)])
     assert len(rows) == HIDDEN_ROWS and len(drafted) == DRAFTED
     assert drafted[0] == best(logits)
     head.close()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from outrider.engine.head_draft import HeadDraft, Pairs
-from outrider.engine.llama_heads import open_head_file
+from outrider.engine.llama_head_files import open_head_file
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig
@@ -48,8 +48,8 @@ def test_a_head_in_a_file_of_its_own_drafts_as_the_one_in_its_target(
 def test_a_head_computes_without_a_target_in_its_process(tmp_path: Path) -> None:
     path = write_mtp(tmp_path / "mtp.gguf", "glm4moe", is_alone=True)
     head = open_head_file(replace(head_config(path), context=300, thread_count=0))
-    row = np.ones((1, head.width), np.float32)
-    [(logits, hidden)] = head.decode([Pairs(0, 7, [5], row)])
+    row = np.ones((1, head.row_width), np.float32)
+    [([logits], hidden)] = head.decode([Pairs(0, 7, [5], row)])
     assert len(logits) == 320 and hidden.shape == row.shape and head.context == 300
     head.close()
 
