@@ -53,8 +53,8 @@ _FEEDS_LAYERS = frozenset(
     }
 )
 """Architectures whose graph keeps the inputs of its layers; of another one that is asserted. That
-of qwen4exp keeps several rows of a token, which is asserted, too. Of llama, qwen3, qwen3moe, qwen35,
-qwen35moe and gpt-oss a tiny file was run, of the others the graph was read."""
+of qwen4exp keeps several rows of a token, which is asserted, too. Of llama, qwen3, qwen3moe,
+qwen35, qwen35moe and gpt-oss a tiny file was run, of the others the graph was read."""
 
 _SHOWS_LAST = frozenset({"qwen35", "qwen35moe", "gpt-oss"})
 """Of those, the ones whose last row may be read as the input of the layer after the last."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from outrider.engine.gguf_check import check_draft
 from outrider.engine.guesser import guesser
-from outrider.engine.head_draft import HeadDraft, Pairs
+from outrider.engine.head_draft import Head, HeadDraft, Pairs
 from outrider.engine.hidden_rows import HIDDEN_ROWS
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
@@ -128,34 +128,39 @@ def start(model: LlamaModel, prompt: Sequence[int] = PROMPT, sequence: int = 0) 
 class Driver:
     """The head driven as llama.cpp drives it: every row of the target is read when it comes."""
 
-    def __init__(self, head: LlamaHead, model: LlamaModel) -> None:
+    def __init__(self, head: Head, model: LlamaModel) -> None:
         self._head, self._model = head, model
-        self._pending = np.zeros((1, head.width), np.float32)
+        self._pending = np.zeros((1, head.row_width), np.float32)
 
     def read(self, token_ids: Sequence[int], position: int, accepted: int | None = None) -> None:
         """Read the tokens of a decode; of a draft, the row after `accepted` is the next one's."""
         first, rows = self._model.hidden_rows(0)
         mine = rows[position - first :][: len(token_ids)]
         self._head.truncate(0, position)
-        before = np.concatenate([self._pending, mine[:-1]])
-        self._head.decode([Pairs(0, position, token_ids, before)])
+        if self._head.lag:
+            skipped = 0 if position else self._head.first_token
+            before = np.concatenate([self._pending, mine[:-1]])[skipped:]
+            self._head.decode([Pairs(0, position + skipped, token_ids[skipped:], before)])
+        else:
+            self._head.decode([Pairs(0, position, [*token_ids, 0], mine)])
         last = len(token_ids) - 1 if accepted is None else accepted
         self._pending = mine[last : last + 1].copy()
         self._head.truncate(0, position + last + 1)
 
     def draft(self, text: Sequence[int]) -> list[int]:
-        drafted, token_id, row = list[int](), text[-1], self._pending
-        for i in range(DRAFTED):
-            pair = Pairs(0, len(text) - 1 + i, [token_id], row)
-            [([logits], hidden)] = self._head.decode([pair])
-            token_id, row = best(logits), hidden.copy()
-            drafted.append(token_id)
+        drafted, row = list[int](), self._pending if self._head.lag else self._pending[:0]
+        while len(drafted) < DRAFTED:
+            position = len(text) - 1 + len(drafted)
+            token_id = drafted[-1] if drafted else text[-1]
+            pairs = Pairs(0, position, [token_id], row, bool(drafted), DRAFTED)
+            [(logits, hidden)] = self._head.decode([pairs])
+            drafted, row = [*drafted, *map(best, logits)], hidden.copy()
         self._head.truncate(0, len(text) - 1)
         return drafted
 
 
-def test_it_drafts_what_llama_cpp_s_own_driver_would(model: LlamaModel, draft: HeadDraft) -> None:
-    head = model.open_head()
+def check_driver(model: LlamaModel, draft: HeadDraft, head: Head, least: float) -> None:
+    """Check that drafts are a driver's token for token, and how much of them is accepted."""
     driver, text = Driver(head, model), start(model)
     driver.read(PROMPT, 0)
     accepted = rounds = 0
@@ -166,23 +171,28 @@ def test_it_drafts_what_llama_cpp_s_own_driver_would(model: LlamaModel, draft: H
         here = round_of(model, text, drafted)
         driver.read([before[-1], *drafted], len(before) - 1, here)
         accepted, rounds = accepted + here, rounds + 1
-    assert accepted / (DRAFTED * rounds) > 0.4
+    assert accepted / (DRAFTED * rounds) > least
     head.close()
+
+
+def test_it_drafts_what_llama_cpp_s_own_driver_would(model: LlamaModel, draft: HeadDraft) -> None:
+    check_driver(model, draft, model.open_head(), 0.4)
+
+
+def acceptance(model: LlamaModel, draft: HeadDraft) -> float:
+    text, accepted, rounds = start(model), 0, 0
+    while len(text) < 60:
+        accepted, rounds = accepted + round_of(model, text, ask(draft, text)), rounds + 1
+    return accepted / (DRAFTED * rounds)
 
 
 def test_the_rows_are_the_target_s_and_decide_what_is_accepted(
     model: LlamaModel, draft: HeadDraft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def acceptance() -> float:
-        text, accepted, rounds = start(model), 0, 0
-        while len(text) < 60:
-            accepted, rounds = accepted + round_of(model, text, ask(draft, text)), rounds + 1
-        return accepted / (DRAFTED * rounds)
-
-    right, rows = acceptance(), model.hidden_rows
+    right, rows = acceptance(model, draft), model.hidden_rows
     draft.forget(SESSION)
     monkeypatch.setattr(model, "hidden_rows", lambda s: (rows(s)[0], rows(s)[1][::-1]))
-    assert acceptance() < 0.75 * right
+    assert acceptance(model, draft) < 0.75 * right
 
 
 def test_at_a_temperature_it_draws_with_the_noise_of_the_request(
@@ -384,15 +394,21 @@ def writes(prompt: Sequence[int], count: int, guess: Any) -> Job:
     return job
 
 
-def written(path: Path, mtp: bool, numerics: Numerics, users: int) -> tuple[list[list[int]], int]:
+def load_own(model: Any) -> HeadDraft:
+    return HeadDraft(model.open_head(), model)
+
+
+def written(
+    path: Path, load_draft: Any, numerics: Numerics, users: int
+) -> tuple[list[list[int]], int]:
     """Return what users write in an engine with a head or without, and how much was accepted."""
     host = EngineHost(
-        lambda: load(path, mtp, pad_multiple=4, pool=False),
+        lambda: load(path, load_draft is load_own, pad_multiple=4, pool=False),
         HostOptions(numerics=numerics, first_quiet_seconds=1e9, room_seconds=60.0),
-        load_draft=(lambda model: HeadDraft(model.open_head(), model)) if mtp else None,
+        load_draft=load_draft,
     )
     loaded = host.start().result()
-    guess = guesser(loaded.model, opening(), 1, 0.0) if mtp else None
+    guess = guesser(loaded.model, opening(), 1, 0.0) if load_draft else None
     prompts = [[*PROMPT, 5 + i, *PROMPT[i:]] for i in range(users)]
     tickets = [
         host.submit(bytes([i]) * 16, writes(prompt, 60, guess), prompt)
@@ -412,7 +428,7 @@ def test_users_write_the_same_text_with_it(
 ) -> None:
     """More of them than sequences where bits do not depend on who shares a decode."""
     path = write_mtp(tmp_path / "m.gguf", architecture)
-    plain, none = written(path, False, numerics, users)
-    drafted, accepted = written(path, True, numerics, users)
+    plain, none = written(path, None, numerics, users)
+    drafted, accepted = written(path, load_own, numerics, users)
     assert drafted == plain and none == 0
     assert accepted > 15 * users
