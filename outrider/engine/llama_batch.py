@@ -108,7 +108,7 @@ class RowBatch(Batch):
 
     def __init__(self, capacity: int, width: int) -> None:
         super().__init__(capacity, width)
-        self.struct.token = ctypes.POINTER(ctypes.c_int32)()  # none
+        self.struct.token = ctypes.cast(None, ctypes.POINTER(ctypes.c_int32))
 
     def put(self, chunks: Sequence[Chunk], rows: NDArray[np.float32]) -> None:
         """Lay rows out, one for each token of the chunks; of no one are logits wanted."""
