@@ -356,7 +356,8 @@ def _check_model(values: dict[str, Value]) -> None:
     layers = keys.integer("block_count", _MOST_LAYERS)
     if not layers:
         raise _Damaged(f"it has no {keys.architecture}.block_count")
-    keys.integer("nextn_predict_layers", layers)
+    has_trunk = keys.architecture != "gemma4-assistant"
+    keys.integer("nextn_predict_layers", layers - has_trunk)  # or llama.cpp has no layer to run
     _check_heads(keys)
     _check_states(keys)
     _check_experts(keys)
@@ -393,7 +394,12 @@ def _check_states(keys: _Keys) -> None:
         wanted = 2 if keys.architecture in ("rwkv6", "rwkv7") else shifts
         if not size or size % _WKV_STEP or width % size or not shifts or shifts != wanted:
             raise _Damaged(f"its states have heads of {size} of {width}, {shifts} token shifts")
-    if keys.has_any("ssm"):
+    if keys.has_any("kda"):
+        kernel = keys.integer("ssm.conv_kernel", _MOST_STATE)
+        size = keys.integer("kda.head_dim", _MOST_STATE)
+        if not kernel or not size:
+            raise _Damaged(f"the sizes of its states are {kernel}, {size}")
+    elif keys.has_any("ssm"):
         names = ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
         kernel, inner, state, rank, groups = (
             keys.integer(f"ssm.{name}", _MOST_STATE) for name in names

@@ -61,6 +61,8 @@ class Head(DraftMemory, Protocol):
     """Tokens that a sequence can hold."""
     batch_rows: int
     """Tokens of one decode at most."""
+    block_count: int
+    """Blocks that draft one token each, as each reads the text itself; one drafts any number."""
     target_layers: tuple[int, ...]
     """Whose inputs it reads of the target, one after the other; without any, the last row."""
     row_width: int
@@ -69,20 +71,21 @@ class Head(DraftMemory, Protocol):
     """Tokens between one and the row that is read with it: 1 where it is chained, else 0."""
     first_token: int
     """Of a text, that it reads: 0, where it is chained with zeros before it, or 1."""
-    block_size: int
+    size: int
     """Tokens that it drafts in a decode at most; 1 where it is chained."""
 
-    def decode(self, pairs: Sequence[Pairs]) -> list[tuple[Sequence[Row], Rows]]:
+    def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Sequence[Row], Rows]]:
         """Append pairs of distinct sequences, all of them chained or none.
 
         Return of each the logits of the tokens that are drafted, and the hidden row of its last
-        token for the next pair: float32[1, width], or none where it drafts blocks. What is held
-        beyond the text is to be cut. All are valid until the next decode. Raises DecodeFailed.
+        token for the next pair: float32[1, width], or none where it drafts several at once. What is
+        held beyond the text is to be cut. A block may read again from a position on what others
+        have read, as far or farther. All are valid until the next decode. Raises DecodeFailed.
         """
         ...
 
-    def first_position(self, sequence: int) -> int:
-        """Return the position of the first token that a sequence holds; -1 where it is empty."""
+    def held(self, sequence: int, block_count: int = 1) -> range:
+        """Return the positions of the tokens that the first blocks have read of a sequence."""
         ...
 
 
@@ -108,14 +111,16 @@ class HeadDraft(OwnDraft):
 
         Raises DecodeFailed, and closes it, where it computes nothing.
         """
-        self._most_read = min(HIDDEN_ROWS, head.batch_rows)
-        rows_out = MAX_ROWS_OUT // head.block_size
-        at_once = max(1, min(rows_out, head.batch_rows // max(self._most_read, head.block_size)))
+        chained = max(head.block_count - 1, head.size - 1)  # that a decode reads besides
+        self._most_read = min(HIDDEN_ROWS, head.batch_rows - chained)
+        rows_out = MAX_ROWS_OUT // (head.size + 1 - head.lag)
+        at_once = max(1, min(rows_out, head.batch_rows // (self._most_read + chained)))
         cache = SessionCache(head.sequence_count)
         super().__init__(target, head, cache, head.context, at_once, clock)
         self.name, self.weight_bytes = head.name, head.weight_bytes
         self._head, self._target = head, target
-        # Of each session that is drafted for: what its next tokens read. Empty between drafts.
+        # Of each session that is drafted for: what its next tokens read; with several blocks, of
+        # which each reads them all, since the draft's first. Empty between drafts.
         self._next_rows: dict[bytes, Rows] = {}
         try:
             self.costs = self._time()
@@ -129,7 +134,7 @@ class HeadDraft(OwnDraft):
 
         Reading costs nothing for each token of a text: its last ones go with the first drafted one.
         """
-        count, seconds = min(_TIMED_TOKENS, self._head.block_size), math.inf
+        count, seconds = min(_TIMED_TOKENS, self._head.size), math.inf
         rows = np.zeros((self._head.lag, self._head.row_width), np.float32)
         for _ in range(REPEATS):
             begin = self._clock()
@@ -156,8 +161,9 @@ class HeadDraft(OwnDraft):
         # The first token of all, with none before it, reads zeros.
         lag, least = self._head.lag, self._head.first_token
         least = max(first + lag if first else least, len(text) - self._most_read)
-        kept = min(common_prefix(session.token_ids, text), len(text) - 1)
-        if kept < least or not 0 <= self._head.first_position(session.sequence) < kept:
+        held = self._head.held(session.sequence, min(line.ask.count, self._head.block_count))
+        kept = min(common_prefix(session.token_ids, text), held.stop, len(text) - 1)
+        if kept < least or not held.start < kept:
             self._head.truncate(session.sequence, 0)
             kept = least  # the tokens before are not there
         else:  # with what was chained on the head's own rows
@@ -170,7 +176,8 @@ class HeadDraft(OwnDraft):
         return session
 
     def _step(self, lines: Sequence[tuple[DraftLine, Session]]) -> None:
-        pairs, reads = [], self._head.lag - 1  # all tokens of the text, or all but the last
+        blocks, reads = self._head.block_count, self._head.lag - 1  # 0, or all but the last token
+        pairs = []
         for line, session in lines:
             assert session.sequence is not None
             rows, is_chained = self._next_rows[line.session_id], bool(line.guesses)
@@ -179,12 +186,14 @@ class HeadDraft(OwnDraft):
             pairs.append(
                 Pairs(session.sequence, position, tokens, rows, is_chained, line.ask.count)
             )
-        found = self._head.decode(pairs)
-        for (line, session), (logits, hidden) in zip(lines, found, strict=True):
+        block = len(lines[0][0].guesses) if blocks > 1 else 0  # as all lines begin together
+        found = self._head.decode(pairs, block)
+        for (line, session), pair, (logits, hidden) in zip(lines, pairs, found, strict=True):
             held = len(line.ask.text) + reads
             session.token_ids.extend(line.ask.text[len(session.token_ids) : held])
-            self._next_rows[line.session_id] = hidden.copy()
+            before = [pair.rows] if blocks > 1 else []
+            self._next_rows[line.session_id] = np.concatenate([*before, hidden])
             for row in logits:
                 if not line.is_over:
                     line.take(row)
-            line.is_over = line.is_over or not len(hidden)
+            line.is_over |= not len(hidden) or len(line.guesses) == blocks > 1

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
-from outrider.engine.heads import HeadKind
 from outrider.engine.hidden_rows import Rows
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_batch import Batch, is_token, matrix, wanted_rows
@@ -86,8 +85,9 @@ class LlamaModel:
         self._ctx: Any = None
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
-            self.head_fault = unusable(checked.head) if config.mtp else ""
-            self.has_head = config.mtp and checked.head is not None and not self.head_fault
+            self.head_fault = unusable(checked.head, config.path) if config.mtp else ""
+            self._head = checked.head if config.mtp and not self.head_fault else None
+            self.has_head = self._head is not None
             self._model = load_model(config, checked.files, with_mtp=self.has_head)
             self._head_bytes = head_bytes(checked.tensor_bytes) if self.has_head else 0
             self._vocabulary = Vocabulary(self._model)
@@ -204,8 +204,8 @@ class LlamaModel:
             its = config_beside(file, self._config, self._capacity)
             head = open_head_file(its, layout, self._model, self._vocabulary.names())
         else:
-            assert self.has_head, "loaded without a head"
-            mine = self._model, HeadKind.MTP, self._config, layout, self._cells, self._capacity
+            assert self._head is not None, "loaded without a head"
+            mine = self._model, self._head, self._config, layout, self._cells, self._capacity
             head = LlamaHead(Opening(*mine, self._head_bytes))
         if self._threads is not None:
             self._threads.attach(head.context_pointer)

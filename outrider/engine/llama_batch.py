@@ -103,12 +103,15 @@ class Batch:
             self._pointers[row] = self._lists.ctypes.data + 4 * start
 
 
+_NOTHING: Any = ctypes.POINTER(ctypes.c_int32)()
+
+
 class RowBatch(Batch):
     """Rows of numbers in the place of tokens."""
 
     def __init__(self, capacity: int, width: int) -> None:
         super().__init__(capacity, width)
-        self.struct.token = ctypes.cast(None, ctypes.POINTER(ctypes.c_int32))
+        self.struct.token = _NOTHING
 
     def put(self, chunks: Sequence[Chunk], rows: NDArray[np.float32]) -> None:
         """Lay rows out, one for each token of the chunks; of no one are logits wanted."""

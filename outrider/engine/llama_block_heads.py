@@ -25,16 +25,16 @@ class LlamaBlockHead(HeadContext):
     token before on; its Markov head, in llama.cpp's graph, sees the most probable one there.
     """
 
-    lag, first_token = 0, 0
+    lag = 0
 
     def __init__(self, opening: Opening) -> None:
         super().__init__(opening)
-        model, self.row_width = opening.model, opening.row_width
+        model, self.row_width = opening.model, opening.head.row_width
         size = int(metadata(model, "dflash.block_size") or _TRAINED_SIZE)
         anchored = metadata(model, "dflash.sample_from_anchor") != "false"
         # Whether the place of the newest token drafts, too.
-        self._skipped = 0 if opening.kind is HeadKind.DSPARK and anchored else 1
-        self.block_size = size - self._skipped
+        self._skipped = 0 if opening.head.kind is HeadKind.DSPARK and anchored else 1
+        self.size = size - self._skipped
         self.context -= size  # all blocks of a decode are as long as the longest
         is_causal = metadata(model, "dflash.attention.causal") == "true"
         ll.llama_set_causal_attn(self.context_pointer, is_causal)
@@ -43,8 +43,10 @@ class LlamaBlockHead(HeadContext):
         self._tokens = Batch(self.batch_rows)
         self._no_row = np.empty((0, self.row_width), np.float32)
 
-    def _decode_rising(self, rising: Sequence[Pairs]) -> list[tuple[Sequence[Row], Rows]]:
-        size = min(max(each.count for each in rising), self.block_size) + self._skipped
+    def _decode_rising(
+        self, rising: Sequence[Pairs], block: int
+    ) -> list[tuple[Sequence[Row], Rows]]:
+        size = min(max(each.count for each in rising), self.size) + self._skipped
         assert len(rising) * size <= self.batch_rows, f"{len(rising)} blocks of {size}"
         for each in rising:
             assert len(each.rows) == len(each.token_ids) - 1, f"{len(each.rows)} rows"
@@ -57,6 +59,8 @@ class LlamaBlockHead(HeadContext):
                 [Chunk(e.sequence, e.position, e.token_ids[:-1], 0) for e in reading], rows
             )
             self._decode(self._rows)
+            for each in reading:
+                self._read[each.sequence] = each.position + len(each.rows)
         masks = [self._mask] * (size - 1)
         blocks = [
             Chunk(e.sequence, e.position + len(e.rows), [e.token_ids[-1], *masks], size)

@@ -65,16 +65,13 @@ def open_head_file(
             lender = _open_lender(target)
         opening = Opening(
             model=model,
-            kind=head.kind,
+            head=head,
             config=config,
             layout=layout,
             cells=cells_of(context),
             capacity=context,
             weight_bytes=_weight_bytes(checked),
-            target_layers=head.target_layers,
-            row_width=head.width * len(head.target_layers),
             lender=lender,
-            is_alone=True,
         )
         draws_blocks = head.kind in (HeadKind.DFLASH, HeadKind.DSPARK)
         return LlamaBlockHead(opening) if draws_blocks else LlamaHead(opening)

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[_Type]]] = {
 """What each returns, and takes."""
 
 _ROWS = ("llama_set_embeddings_nextn", "llama_get_embeddings_nextn")
+_BLOCKS = ("llama_set_nextn_layer_offset",)
 _LAYERS = ("llama_set_embeddings_layer_inp", "llama_get_embeddings_layer_inp")
 _NEEDED = {
-    HeadKind.MTP: _ROWS,
+    HeadKind.MTP: (*_ROWS, *_BLOCKS),
     HeadKind.EAGLE3: (*_ROWS, *_LAYERS),
     HeadKind.DFLASH: _LAYERS,
     HeadKind.DSPARK: _LAYERS,
@@ -100,24 +102,27 @@ def missing_functions(kind: HeadKind, found: Iterable[str] | None = None) -> str
     return f"this llama.cpp cannot run {kind.words}: it has no {', '.join(missing)}"
 
 
-def unusable(head: Head | None) -> str:
+def unusable(head: Head | None, path: Path) -> str:
     """Return why the head that a model's file carries is not used; empty where it is."""
-    return "" if head is None else head.fault or missing_functions(head.kind)
+    if head is None:
+        return ""
+    return f"{path} {head.fault}" if head.fault else missing_functions(head.kind)
 
 
 def head_bytes(tensor_bytes: Mapping[str, int]) -> int:
-    """Return the weights that an MTP head reads for a token: its block, and the output matrix."""
+    """Return the weights that an MTP head reads for a token: a block, and the output matrix."""
     blocks = tuple(
         {f"{name.partition('.nextn.')[0]}." for name in tensor_bytes if ".nextn." in name}
     )
     own = [size for name, size in tensor_bytes.items() if name.startswith(blocks)]
-    return sum(own) + (tensor_bytes.get("output.weight") or tensor_bytes["token_embd.weight"])
+    output = tensor_bytes.get("output.weight") or tensor_bytes["token_embd.weight"]
+    return sum(own) // max(1, len(blocks)) + output
 
 
-def last_rows(context: Any) -> Callable[[], int]:
-    """Turn on the hidden rows of every token; return what says where those of a decode are."""
+def last_rows(context: Any, of_wanted: bool = False) -> Callable[[], int]:
+    """Turn on hidden rows, of all or of the wanted tokens; return what says where they are."""
     functions = head_functions()
-    functions["llama_set_embeddings_nextn"](context, True, False)  # not of wanted rows alone
+    functions["llama_set_embeddings_nextn"](context, True, of_wanted)
     return partial(functions["llama_get_embeddings_nextn"], context)
 
 
@@ -191,55 +196,62 @@ class Opening:
     """A loaded head, and how its context is made."""
 
     model: Any
-    kind: HeadKind
+    head: Head
     config: LlamaConfig
     layout: Layout
     cells: int
     capacity: int
     """Tokens that a sequence can hold."""
     weight_bytes: int
-    target_layers: tuple[int, ...] = ()
-    row_width: int = 0
-    """Numbers of what is read of the target at a token."""
     lender: Any = None
     """A context of the target's model, whose matrices a head without its own uses."""
-    is_alone: bool = False
-    """Whether the model is freed with the head."""
 
 
 class HeadContext(ABC):
-    """A head in a context of its own, which is to be closed before the target's model is."""
+    """A head in a context of its own, which is to be closed before the target's model is.
+
+    A head that is alone in its file frees what was loaded for it, too.
+    """
+
+    first_token = 0
 
     def __init__(self, opening: Opening) -> None:
         """Raises InvalidConfig where there is no memory for it."""
-        config, model = opening.config, opening.model
-        self._opening, self._model = opening, model
-        self.name = f"{config.path.stem} {opening.kind.value}"
-        self.weight_bytes, self.target_layers = opening.weight_bytes, opening.target_layers
+        config, model, head = opening.config, opening.model, opening.head
+        self._opening = opening
+        self.name = f"{config.path.stem} {head.kind.value}"
+        self.weight_bytes, self.target_layers = opening.weight_bytes, head.target_layers
         self.sequence_count, self.context = config.sequence_count, opening.capacity
-        self.batch_rows = config.batch_rows
+        self.batch_rows, self.block_count = config.batch_rows, head.block_count
         cells, count = opening.cells, self.sequence_count
         params = context_params(config, model, opening.layout, cells, count)
         params.n_rs_seq, params.ctx_other = 0, opening.lender
-        if opening.kind is HeadKind.MTP:
+        params.swa_full = True  # a window is cut freely, too
+        if head.kind is HeadKind.MTP:
             params.ctx_type = ll.LLAMA_CONTEXT_TYPE_MTP
         recent_errors.clear()
         self.context_pointer = ll.llama_init_from_model(model, params)
         if not self.context_pointer:
-            words = opening.kind.words.partition(" ")[2]
+            words = head.kind.words.partition(" ")[2]
             raise InvalidConfig("own-draft", f"no context for the {words}: {last_error()}")
         self.vocabulary = Vocabulary(model)
         self._size = self.vocabulary.size
         self._memory = ll.llama_get_memory(self.context_pointer)
+        # Of each sequence, the position after what each block has read. A cell has a part of each
+        # block, so a block that reads again what another has read finds the same cells.
+        self._read = np.zeros((self.sequence_count, self.block_count), np.int64)
 
-    def decode(self, pairs: Sequence[Pairs]) -> list[tuple[Sequence[Row], Rows]]:
+    def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Sequence[Row], Rows]]:
         # llama.cpp computes streams together only where their numbers rise.
         order = sorted(range(len(pairs)), key=lambda i: pairs[i].sequence)
-        found = dict(zip(order, self._decode_rising([pairs[i] for i in order]), strict=True))
+        rows = self._decode_rising([pairs[i] for i in order], block)
+        found = dict(zip(order, rows, strict=True))
         return [found[i] for i in range(len(pairs))]
 
     @abstractmethod
-    def _decode_rising(self, rising: Sequence[Pairs]) -> list[tuple[Sequence[Row], Rows]]:
+    def _decode_rising(
+        self, rising: Sequence[Pairs], block: int
+    ) -> list[tuple[Sequence[Row], Rows]]:
         """Decode pairs of rising sequences."""
 
     def _decode(self, batch: Batch) -> None:
@@ -251,7 +263,7 @@ class HeadContext(ABC):
         """Return a view of the logits of a decode: float32[count, vocabulary]."""
         logits = matrix(logits_address(self.context_pointer), count, self._size)
         if not math.isfinite(np.maximum.reduce(logits, axis=None)):
-            raise DecodeFailed("the head computes no numbers: its weights may be damaged")
+            raise DecodeFailed(f"{self.name} computes no numbers: its weights may be damaged")
         return logits
 
     def check(self, sequence: int, position: int, token_ids: Sequence[int], rows: int) -> None:
@@ -260,10 +272,12 @@ class HeadContext(ABC):
         assert 0 <= position <= self.context - rows, "context overflow"
         assert min(token_ids) >= 0 and max(token_ids) < self._size, "token id"
 
-    def first_position(self, sequence: int) -> int:
-        return int(ll.llama_memory_seq_pos_min(self._memory, sequence))
+    def held(self, sequence: int, block_count: int = 1) -> range:
+        first = int(ll.llama_memory_seq_pos_min(self._memory, sequence))
+        return range(max(0, first), int(self._read[sequence, :block_count].min()))
 
     def truncate(self, sequence: int, token_count: int) -> int:
+        np.minimum(self._read[sequence], token_count, out=self._read[sequence])
         ll.llama_memory_seq_rm(self._memory, sequence, token_count or -1, -1)
         return token_count
 
@@ -271,6 +285,7 @@ class HeadContext(ABC):
         ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
         # Between streams llama.cpp copies whole sequences only.
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
+        self._read[destination] = self._read[source]
         return self.truncate(destination, token_count)
 
     def close(self) -> None:
@@ -278,8 +293,8 @@ class HeadContext(ABC):
         ll.llama_free(self.context_pointer)
         if self._opening.lender is not None:
             ll.llama_free(self._opening.lender)
-        if self._opening.is_alone:
-            ll.llama_model_free(self._model)
+        if self._opening.head.is_alone:
+            ll.llama_model_free(self._opening.model)
 
 
 class LlamaHead(HeadContext):
@@ -289,18 +304,23 @@ class LlamaHead(HeadContext):
     llama.cpp's driver has the one before: attention only sees distances.
     """
 
+    lag, size = 1, 1
+
     def __init__(self, opening: Opening) -> None:
         super().__init__(opening)
-        self.width = int(ll.llama_model_n_embd_out(opening.model))
-        self.row_width, self.first_token, self.lag, self.block_size = self.width, 0, 1, 1
-        self._address = last_rows(self.context_pointer)
+        head = opening.head
+        self.width = self.row_width = int(ll.llama_model_n_embd_out(opening.model))
+        self._gives_wanted = head.gives_wanted
+        self._address = last_rows(self.context_pointer, self._gives_wanted)
         self._batch = Batch(self.batch_rows, self.width)
         self._encoder: RowBatch | None = None
-        if opening.kind is HeadKind.EAGLE3:
-            self.row_width, self.first_token = opening.row_width, 1
+        if head.kind is HeadKind.EAGLE3:
+            self.row_width, self.first_token = head.row_width, 1
             self._encoder = RowBatch(_ENCODED, self.row_width)
 
-    def _decode_rising(self, rising: Sequence[Pairs]) -> list[tuple[Sequence[Row], Rows]]:
+    def _decode_rising(
+        self, rising: Sequence[Pairs], block: int
+    ) -> list[tuple[Sequence[Row], Rows]]:
         if self._encoder is None:
             outs = [1] * len(rising)
         else:
@@ -308,9 +328,10 @@ class LlamaHead(HeadContext):
             outs = [len(each.token_ids) for each in rising]  # its graph computes all of them
             if sum(outs) > MAX_ROWS_OUT:
                 firsts = [each.part(0, -1) for each in rising if len(each.token_ids) > 1]
-                self._run(firsts, [0] * len(firsts))
+                self._run(firsts, [0] * len(firsts), block)
                 rising, outs = [each.part(-1, None) for each in rising], [1] * len(rising)
-        ends = self._run(rising, outs)
+        counts = self._run(rising, outs, block)
+        ends = np.cumsum(outs if self._gives_wanted else counts)
         logits = self._logits(sum(outs))
         hidden = matrix(self._address(), ends[-1], self.width)
         lasts = np.cumsum(outs) - 1
@@ -318,18 +339,23 @@ class LlamaHead(HeadContext):
             ([logits[last]], hidden[end - 1 : end]) for last, end in zip(lasts, ends, strict=True)
         ]
 
-    def _run(self, pairs: Sequence[Pairs], outs: Sequence[int]) -> list[int]:
-        """Decode pairs, of which so many rows are wanted; return where each ends in the batch."""
+    def _run(self, pairs: Sequence[Pairs], outs: Sequence[int], block: int) -> list[int]:
+        """Decode pairs, of which so many rows are wanted; return how many there are of each."""
         counts = [len(each.token_ids) for each in pairs]
         assert sum(counts) <= self.batch_rows, f"{sum(counts)} rows in one decode"
         for each, count in zip(pairs, counts, strict=True):
             assert 0 < count == len(each.rows), f"{len(each.rows)} rows"
             self.check(each.sequence, each.position, each.token_ids, count)
+            self._read[each.sequence, block] = each.position + count
+            if self.block_count > 1:
+                ll.llama_memory_seq_rm(self._memory, each.sequence, each.position, -1)
+        if self.block_count > 1:
+            head_functions()["llama_set_nextn_layer_offset"](self.context_pointer, block)
         chunks = [Chunk(each.sequence, each.position, each.token_ids, 0) for each in pairs]
         self._batch.fill(chunks, counts, outs)
         np.concatenate([each.rows for each in pairs], out=self._batch.rows[: sum(counts)])
         self._decode(self._batch)
-        return [int(end) for end in np.cumsum(counts)]
+        return counts
 
     def _encoded(self, pairs: Sequence[Pairs]) -> list[Pairs]:
         """Return pairs with what the encoder makes of the target's rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.engine.test_head_draft import (
     SESSION,
     acceptance,
     ask,
-    check_driver,
+    check_against_driver,
     load,
     opening,
     round_of,
@@ -86,10 +87,10 @@ def draft(files: Files, model: LlamaModel) -> Iterator[HeadDraft]:
     draft.close()
 
 
-def test_it_drafts_what_llama_cpp_s_own_driver_would(
-    files: Files, model: LlamaModel, draft: HeadDraft, least: float
-) -> None:
-    check_driver(model, draft, model.open_head(head_config(files[1])), least)
+def test_it_drafts_what_llama_cpp_s_own_driver_would(files: Files, least: float) -> None:
+    model = load(files[0], mtp=False)
+    config = head_config(files[1])
+    assert check_against_driver(model, lambda: model.open_head(config), repeat(DRAFTED)) > least
 
 
 def test_the_rows_of_the_layers_decide_what_is_accepted(
@@ -203,8 +204,8 @@ def test_keeping_rows_of_layers_changes_no_bit_of_the_logits(
 def test_a_head_in_a_file_of_its_own_drafts_as_the_one_in_its_target(
     tmp_path: Path, architecture: str
 ) -> None:
-    target = write_mtp(tmp_path / "target.gguf", architecture)
-    alone = write_mtp(tmp_path / "mtp.gguf", architecture, is_alone=True)
+    target = write_mtp(tmp_path / "target.gguf", architecture, noise=0.01)
+    alone = write_mtp(tmp_path / "mtp.gguf", architecture, noise=0.01, is_alone=True)
     texts, drafts, accepted = [], [], []
     for own in (True, False):
         model = load(target, mtp=own)
@@ -217,7 +218,7 @@ def test_a_head_in_a_file_of_its_own_drafts_as_the_one_in_its_target(
         draft.close()
         model.close()
     assert texts[0] == texts[1] and drafts[:12] == drafts[12:]
-    assert sum(accepted[:12]) > 0.4 * DRAFTED * 12
+    assert sum(accepted[:12]) > 0.2 * DRAFTED * 12
 
 
 def test_a_head_computes_without_a_target_in_its_process(tmp_path: Path) -> None:
