@@ -13,10 +13,11 @@ from typing import Any
 
 from outrider.engine.footprint import Footprint, read_footprint
 from outrider.engine.gguf_check import check_draft, check_gguf
-from outrider.engine.heads import fault_beside
+from outrider.engine.heads import Head
 from outrider.engine.hidden_rows import rows_bytes
 from outrider.engine.llama_devices import gpus
-from outrider.engine.llama_heads import beside, missing_functions, unusable
+from outrider.engine.llama_head_files import fault_with, open_lender
+from outrider.engine.llama_heads import missing_functions, unusable
 from outrider.engine.llama_library import init_backend, last_error, ll, log_lines
 from outrider.engine.llama_loading import (
     LlamaConfig,
@@ -24,7 +25,6 @@ from outrider.engine.llama_loading import (
     cells_of,
     context_params,
     layouts_of,
-    load_any,
     load_file,
     model_params,
     sequences_of,
@@ -61,30 +61,41 @@ def head_footprint(config: LlamaConfig, target: LlamaConfig) -> Footprint:
     """
     init_backend()
     checked, its = check_draft(config.path), check_gguf(target.path)
-    assert checked.head is not None, f"{config.path} is no head"
-    if fault := missing_functions(checked.head.kind):
+    head = checked.head
+    assert head is not None, f"{config.path} is no head"
+    if fault := missing_functions(head.kind):
         raise InvalidConfig("draft-model", fault)
     with _model(target) as model:
-        fault = checked.head.fault or fault_beside(checked.head, beside(model, ()))
-        if fault:
+        if fault := head.fault or fault_with(head, model):
             raise InvalidConfig("draft-model", f"{config.path.name} {fault}")
         cells, rows = _cells(target, model, its.position_count), _row_bytes(target, model)
         with (
-            _context(target, model, cells) as lender,
             log_lines() as lines,
-            _model(config, with_mtp=True, is_head=True) as head,
-            _context(target, head, cells, checked.head.kind, lender),
+            _lent(model, head) as lender,
+            _model(config, with_mtp=True) as loaded,
+            _context(target, loaded, cells, head.kind, lender),
         ):
             pass
-    rows *= max(1, len(checked.head.target_layers))
+    rows *= max(1, len(head.target_layers))
     return read_footprint(lines, checked.tensor_bytes, _gpu_names(), rows)
 
 
 @contextmanager
-def _model(config: LlamaConfig, with_mtp: bool = False, is_head: bool = False) -> Iterator[Any]:
+def _lent(target: Any, head: Head) -> Iterator[Any]:
+    """Give the context of a target from which a head takes matrices, if it takes any."""
+    lender = open_lender(target) if head.borrows else None
+    try:
+        yield lender
+    finally:
+        if lender is not None:
+            ll.llama_free(lender)
+
+
+@contextmanager
+def _model(config: LlamaConfig, with_mtp: bool = False) -> Iterator[Any]:
     params = model_params(config)
     params.load_mtp, params.no_alloc, params.load_mode = with_mtp, True, ll.LLAMA_LOAD_MODE_NONE
-    model = (load_any if is_head else load_file)(config.path, params)
+    model = load_file(config.path, params)
     try:
         yield model
     finally:
