@@ -40,16 +40,14 @@ def footprint(config: LlamaConfig) -> Footprint:
     """
     init_backend()
     checked = check_gguf(config.path)
-    head = checked.head if config.mtp else None
-    kind = head.kind if head and not unusable(head, config.path) else None
-    rows = 0
-    with log_lines() as lines, _model(config, with_mtp=kind is not None) as model:
+    head = None if unusable(checked.head, config.path) or not config.mtp else checked.head
+    rows = _row_bytes(config, head) if head else 0
+    with log_lines() as lines, _model(config, with_mtp=head is not None) as model:
         cells = _cells(config, model, checked.position_count)
         with _context(config, model, cells):
             pass
-        if kind is not None:
-            rows = _row_bytes(config, model)
-            with _context(config, model, cells, kind):
+        if head is not None:
+            with _context(config, model, cells, head.kind):
                 pass
     return read_footprint(lines, checked.tensor_bytes, _gpu_names(), rows)
 
@@ -68,7 +66,7 @@ def head_footprint(config: LlamaConfig, target: LlamaConfig) -> Footprint:
     with _model(target) as model:
         if fault := head.fault or fault_with(head, model):
             raise InvalidConfig("draft-model", f"{config.path.name} {fault}")
-        cells, rows = _cells(target, model, its.position_count), _row_bytes(target, model)
+        cells = _cells(target, model, its.position_count)
         with (
             log_lines() as lines,
             _lent(model, head) as lender,
@@ -76,8 +74,7 @@ def head_footprint(config: LlamaConfig, target: LlamaConfig) -> Footprint:
             _context(target, loaded, cells, head.kind, lender),
         ):
             pass
-    rows *= max(1, len(head.target_layers))
-    return read_footprint(lines, checked.tensor_bytes, _gpu_names(), rows)
+    return read_footprint(lines, checked.tensor_bytes, _gpu_names(), _row_bytes(target, head))
 
 
 @contextmanager
@@ -106,10 +103,10 @@ def _cells(config: LlamaConfig, model: Any, position_count: int | None) -> int:
     return cells_of(asked_context(config, ll.llama_model_n_ctx_train(model), position_count))
 
 
-def _row_bytes(config: LlamaConfig, model: Any) -> int:
-    """Return the bytes of the hidden rows that a target keeps for a head that reads the last."""
-    count = sequences_of(config, layouts_of(config, can_pool=False)[0])
-    return count * rows_bytes(int(ll.llama_model_n_embd_out(model)))
+def _row_bytes(target: LlamaConfig, head: Head) -> int:
+    """Return the bytes of the hidden rows that a target keeps for a head."""
+    count = sequences_of(target, layouts_of(target, can_pool=False)[0])
+    return count * rows_bytes(head.row_width)
 
 
 @contextmanager
