@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outrider.costs import MOST_ROWS
 from outrider.errors import InvalidRequest
+from outrider.speculation import MODEL, HeadKind
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
@@ -110,6 +111,17 @@ def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
             wrong = f"{cost.microseconds_per_token} is not in [0, {_LARGEST_SLOPE:.0f}]"
             raise InvalidRequest("decode_costs.microseconds_per_token", wrong)
         before = cost.row_count
+
+
+HEAD_NUMBERS: Mapping[HeadKind, Any] = {
+    kind: common.HeadKind.Value(f"HEAD_KIND_{kind.name}") for kind in HeadKind
+}
+
+
+def own_source(draft: common.OwnDraft) -> str:
+    """Return the name of a target's own draft among the drafters; of an unknown head MODEL."""
+    found = (kind.value for kind, number in HEAD_NUMBERS.items() if number == draft.head)
+    return next(found, MODEL)
 
 
 def _check_own_draft(draft: common.OwnDraft) -> None:

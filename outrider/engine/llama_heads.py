@@ -19,7 +19,7 @@ import numpy as np
 
 from outrider.engine.branches import stem_count
 from outrider.engine.head_draft import Pairs
-from outrider.engine.heads import Head, HeadKind
+from outrider.engine.heads import Head
 from outrider.engine.hidden_rows import HIDDEN_ROWS, HiddenRows, Rows
 from outrider.engine.llama_batch import Batch, RowBatch, matrix
 from outrider.engine.llama_library import (
@@ -33,6 +33,7 @@ from outrider.engine.llama_loading import LlamaConfig, context_params
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Layout, Row
 from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.speculation import HeadKind
 
 _Type = tuple[str, Any]  # how a name is mangled by it, and what ctypes takes
 
@@ -219,7 +220,7 @@ class HeadContext(ABC):
         """Raises InvalidConfig where there is no memory for it."""
         config, model, head = opening.config, opening.model, opening.head
         self._opening = opening
-        self.name = f"{config.path.stem} {head.kind.value}"
+        self.name, self.kind = config.path.stem, head.kind
         self.weight_bytes, self.target_layers = opening.weight_bytes, head.target_layers
         self.sequence_count, self.context = config.sequence_count, opening.capacity
         self.batch_rows, self.block_count = config.batch_rows, head.block_count
@@ -263,7 +264,9 @@ class HeadContext(ABC):
         """Return a view of the logits of a decode: float32[count, vocabulary]."""
         logits = matrix(logits_address(self.context_pointer), count, self._size)
         if not math.isfinite(np.maximum.reduce(logits, axis=None)):
-            raise DecodeFailed(f"{self.name} computes no numbers: its weights may be damaged")
+            raise DecodeFailed(
+                f"the head in {self.name} computes no numbers: its weights may be damaged"
+            )
         return logits
 
     def check(self, sequence: int, position: int, token_ids: Sequence[int], rows: int) -> None:

@@ -82,8 +82,10 @@ class LlamaConfig:
     """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
 
-def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = False) -> Any:
-    """Return the model that these files hold, with its MTP layers or without.
+def load_model(
+    config: LlamaConfig, files: Sequence[Path], with_mtp: bool = False, is_head: bool = False
+) -> Any:
+    """Return the model or the head that these files hold, with its MTP layers or without.
 
     Raises InvalidConfig with one line that says what is wrong.
     """
@@ -102,7 +104,7 @@ def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = Fals
         return True
 
     params.progress_callback = go_on
-    model = load_file(config.path, params)
+    model = (load_any if is_head else load_file)(config.path, params)
     if config.mlock and recent_errors:
         reason = last_error().removeprefix("warning: ")
         ll.llama_model_free(model)
@@ -112,18 +114,22 @@ def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = Fals
 
 def load_file(path: Path, params: Any) -> Any:
     """Return a model that reads forwards. Raises InvalidConfig."""
-    recent_errors.clear()
-    model = ll.llama_model_load_from_file(os.fsencode(path), params)
-    if not model:
-        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
-    is_head = metadata(model, "general.architecture") in ("eagle3", "dflash")  # with an encoder
-    reads_forwards = ll.llama_model_has_decoder(model) and not ll.llama_model_has_encoder(model)
-    if not is_head and not reads_forwards:
+    model = load_any(path, params)
+    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
         ll.llama_model_free(model)
         raise InvalidConfig("model", f"{path} is not a decoder-only model")
     if ll.llama_model_is_diffusion(model):
         ll.llama_model_free(model)
         raise InvalidConfig("model", f"{path} is a diffusion model: it is not causal")
+    return model
+
+
+def load_any(path: Path, params: Any) -> Any:
+    """Return what a file holds, a model or a head. Raises InvalidConfig."""
+    recent_errors.clear()
+    model = ll.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
     return model
 
 
