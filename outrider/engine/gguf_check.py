@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from outrider.engine.heads import Head, find_head
+from outrider.engine.heads import Head, feeds_mtp, find_head
 from outrider.errors import InvalidConfig
 
 Scalar: TypeAlias = bool | int | float | bytes
@@ -102,6 +102,8 @@ class Checked:
     """Whether its rotary factors depend on the size of the context."""
     head: Head | None = None
     """What it carries that drafts for it."""
+    feeds_heads: bool = False
+    """Whether it has hidden rows that MTP heads elsewhere read."""
 
 
 def check_gguf(path: Path) -> Checked:
@@ -128,6 +130,7 @@ def check_gguf(path: Path) -> Checked:
         position_count=learned.shape[-1] if learned else None,
         has_long_factors=any("rope_factors_long" in name for name in tensors),
         head=head,
+        feeds_heads=feeds_mtp(_Keys(first.values).architecture),
     )
 
 

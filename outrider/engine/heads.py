@@ -55,6 +55,14 @@ _FEEDS_LAYERS = frozenset(
 """Architectures whose graph keeps the inputs of its layers; of another one that is asserted."""
 
 
+def feeds_mtp(architecture: str) -> bool:
+    """Return whether a model has hidden rows for MTP heads, in its file or elsewhere.
+
+    The graphs of those architectures give them whether or not the file has a head.
+    """
+    return architecture in _MTP_TENSORS
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """A head as its file says it is."""

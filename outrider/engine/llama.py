@@ -18,11 +18,18 @@ from numpy.typing import NDArray
 
 from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
+from outrider.engine.heads import HeadKind
 from outrider.engine.hidden_rows import Rows
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_batch import Batch, is_token, matrix, wanted_rows
 from outrider.engine.llama_embedder import Embedder
-from outrider.engine.llama_heads import HiddenOutput, LlamaHead, head_bytes, unusable
+from outrider.engine.llama_heads import (
+    HiddenOutput,
+    LlamaHead,
+    head_bytes,
+    missing_functions,
+    unusable,
+)
 from outrider.engine.llama_library import (
     init_backend,
     kernels_in_use,
@@ -33,6 +40,7 @@ from outrider.engine.llama_library import (
 )
 from outrider.engine.llama_loading import (
     LlamaConfig,
+    architecture_of,
     asked_context,
     cells_of,
     check_added_tokens,
@@ -85,6 +93,8 @@ class LlamaModel:
         with FilesDigest(checked.files) as files:
             self.head_fault = unusable(checked.head) if config.mtp else ""
             self.has_head = config.mtp and checked.head is not None and not self.head_fault
+            keeps_rows = config.hidden_rows and not missing_functions(HeadKind.MTP)
+            self._keeps_rows = self.has_head or (keeps_rows and checked.feeds_heads)
             self._model = load_model(config, checked.files, with_mtp=self.has_head)
             self._head_bytes = head_bytes(checked.tensor_bytes) if self.has_head else 0
             self._vocabulary = Vocabulary(self._model)
@@ -185,7 +195,7 @@ class LlamaModel:
             raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {last_error()}")
         if self._threads is not None:
             self._threads.attach(context)
-        self._hidden = HiddenOutput(context, self._model, count) if self.has_head else None
+        self._hidden = HiddenOutput(context, self._model, count) if self._keeps_rows else None
         return context
 
     def open_head(self) -> LlamaHead:
@@ -202,7 +212,7 @@ class LlamaModel:
 
     def hidden_rows(self, sequence: int) -> tuple[int, Rows]:
         """Return the position of the first row that is kept of a sequence, and the rows."""
-        assert self._hidden is not None, "loaded without a head"
+        assert self._hidden is not None, "loaded without hidden rows"
         return self._hidden.of(sequence)
 
     # --- description ---
@@ -220,6 +230,8 @@ class LlamaModel:
             weight_bytes=ll.llama_model_size(self._model),
             parameter_count=ll.llama_model_n_params(self._model),
             file_type=ll.llama_ftype_name(ll.llama_model_ftype(self._model)).decode(),
+            architecture=architecture_of(self._model),
+            hidden_row_width=ll.llama_model_n_embd_out(self._model) if self._keeps_rows else 0,
             embedding_width=ll.llama_model_n_embd(self._model),
             trained_context=ll.llama_model_n_ctx_train(self._model),
             context=self._capacity,

@@ -77,6 +77,7 @@ class LlamaConfig:
     pins_threads: bool = False  # to a core each, where they are as many; for a thread of its own
     is_draft: bool = False  # off the GPU it leaves cores to the target that uses that
     mtp: bool = False  # load the MTP head of the file, and keep the hidden rows that it reads
+    hidden_rows: bool = False  # keep them without that, for heads elsewhere, where the graph can
     embeddings: bool = False  # whether `embed` works; costs a context when it is first used
     progress: Callable[[float], None] | None = None
     """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
@@ -266,12 +267,16 @@ def cache_type(model: Any, option: str, name: str) -> int:
 
 def _head_sizes(model: Any, kind: str) -> set[int]:
     """Return the sizes that the file gives for its key or value heads."""
-    architecture = _metadata(model, "general.architecture")
-    prefix = f"{architecture}.attention.{kind}_length"
+    prefix = f"{architecture_of(model)}.attention.{kind}_length"
     sizes = {_metadata(model, prefix), _metadata(model, f"{prefix}_swa")} - {""}
     heads = ll.llama_model_n_head(model)
     default = {ll.llama_model_n_embd(model) // heads} if heads else set()
     return {int(size) for size in sizes} or default
+
+
+def architecture_of(model: Any) -> str:
+    """Return what a model's file says its layers are."""
+    return _metadata(model, "general.architecture")
 
 
 def _metadata(model: Any, key: str) -> str:
@@ -390,5 +395,5 @@ def _vocabulary_only(path: Path) -> Iterator[Any]:
 
 
 def _trained_context(model: Any) -> int:
-    trained = _metadata(model, _metadata(model, "general.architecture") + ".context_length")
+    trained = _metadata(model, f"{architecture_of(model)}.context_length")
     return int(trained or 0)

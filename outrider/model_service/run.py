@@ -170,6 +170,7 @@ def llama_config(config: ModelConfig) -> LlamaConfig:
         mmap=config.mmap,
         mlock=config.mlock,
         mtp=config.mtp,
+        hidden_rows=config.hidden_rows,
         cache_type_k=config.cache_type_k,
         cache_type_v=config.cache_type_v,
         pool={"pool": True, "streams": False}.get(config.kv_cache),

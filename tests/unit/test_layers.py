@@ -97,6 +97,7 @@ PURE = (
     "outrider.texts",
     "outrider.text_encoder",
     "outrider.translation",
+    "outrider.row_window",
     "outrider.trees",
     "outrider.vocabularies",
     "orchestrator.chat.required_calls",
