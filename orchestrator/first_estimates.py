@@ -96,7 +96,7 @@ def rates_of_draft(draft: Described) -> DraftRates:
     """Return what is known of a draft before its first round: what it measured at load."""
     rates = DraftRates()
     if draft.model is not None:
-        rates.latency = Mean(draft.round_trip)
+        rates.latency, rates.is_head = Mean(draft.round_trip), bool(draft.model.head_kind)
         take_measured_rates(rates, draft.model)
     return rates
 

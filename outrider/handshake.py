@@ -63,6 +63,24 @@ def check_rollback(role: str, model: common.GetModelResponse) -> None:
         raise VocabularyMismatch(f"the {role}'s memory cannot be rolled back", rule="memory")
 
 
+def check_head(target: common.GetModelResponse, draft: common.GetModelResponse) -> None:
+    """Raise VocabularyMismatch for a head that cannot read this target's hidden rows."""
+    kind, its, width = draft.head_kind, target.architecture, target.hidden_row_width
+    if not kind:
+        return
+    reason = ""
+    if kind != "mtp":
+        reason = f"{kind} heads read layers, which only a target in the same process shows"
+    elif draft.architecture != its:
+        reason = f"it is one of {draft.architecture}, and the target is {its}"
+    elif not width:
+        reason = "the target returns no hidden rows: start it with --hidden-rows"
+    elif draft.hidden_row_width != width:
+        reason = f"it reads rows of {draft.hidden_row_width} numbers, the target's have {width}"
+    if reason:
+        raise VocabularyMismatch(f"the draft is an {kind} head: {reason}", rule="head")
+
+
 def check_names(target: Sequence[bytes], draft: Sequence[bytes]) -> None:
     """Raise VocabularyMismatch at the first token that is named differently."""
     for token_id in range(FIRST_COMPARED_ID, min(len(target), len(draft))):

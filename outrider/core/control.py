@@ -291,7 +291,8 @@ class Control(ABC):
     def _best(self) -> Forecast:
         """Return what pays most of all that may be used now, or the target alone."""
         asked, own, run_ahead = self.speculation, self._own, self.speculation.run_ahead
-        if self.rule is Rule.REJECTION or (run_ahead is None and self.pair.takes_turns):
+        never = self.rule is Rule.REJECTION or self.rates.is_head
+        if never or (run_ahead is None and self.pair.takes_turns):
             run_ahead = False
         may_draft = asked.drafts and self._has_draft and not self._leaves_to_own
         sessions = self.costs.sessions_together
@@ -429,7 +430,7 @@ class Control(ABC):
 
     def runs_ahead(self) -> bool:
         """Return whether the draft continues while the target verifies."""
-        if self.rule is Rule.REJECTION:
+        if self.rule is Rule.REJECTION or self.rates.is_head:
             return False
         if self.speculation.run_ahead is not None:
             return self.speculation.run_ahead

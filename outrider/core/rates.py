@@ -290,6 +290,8 @@ class DraftRates:
     """Seconds from an order to its first frame that the draft's own time does not explain."""
     loaded_token_time: float = 0.0
     """`token_time` as measured at load; 0 if that was not reported."""
+    is_head: bool = False
+    """It reads the target's hidden rows, so it drafts after what was verified: never ahead."""
     line_ratios: Sequence[float] = (1.0,)
     """A token's time while the draft writes 1, 2, ... lines, over one alone; as many as it can."""
     acceptance: dict[Rule, AcceptanceRate] = field(default_factory=dict)
