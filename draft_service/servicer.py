@@ -111,7 +111,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         assert self._model is not None
         if self._model.describe().layout.is_pool:
             response.parallel_line_count = MAX_LINES
-        response.translates = not response.head_kind
+        response.translates = not response.head
         response.known_vocabulary_keys[:] = self._translations.keys
         return response
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from outrider.descriptions import draft_source
 from outrider.errors import VocabularyMismatch
 from outrider.messages import VOCABULARY_SLACK
+from outrider.speculation import MODEL, HeadKind
 from outrider.v1 import common_pb2 as common
 
 FIRST_COMPARED_ID = 5
@@ -65,12 +67,12 @@ def check_rollback(role: str, model: common.GetModelResponse) -> None:
 
 def check_head(target: common.GetModelResponse, draft: common.GetModelResponse) -> None:
     """Raise VocabularyMismatch for a head that cannot read this target's hidden rows."""
-    kind, its, width = draft.head_kind, target.architecture, target.hidden_row_width
-    if not kind:
+    kind, its, width = draft_source(draft), target.architecture, target.hidden_row_width
+    if kind == MODEL:
         return
     reason = ""
-    if kind != "mtp":
-        reason = f"{kind} heads read layers, which only a target in the same process shows"
+    if kind != HeadKind.MTP.value:
+        reason = "it reads layers, which only a target in the same process shows"
     elif draft.architecture != its:
         reason = f"it is one of {draft.architecture}, and the target is {its}"
     elif not width:
@@ -78,7 +80,7 @@ def check_head(target: common.GetModelResponse, draft: common.GetModelResponse) 
     elif draft.hidden_row_width != width:
         reason = f"it reads rows of {draft.hidden_row_width} numbers, the target's have {width}"
     if reason:
-        raise VocabularyMismatch(f"the draft is an {kind} head: {reason}", rule="head")
+        raise VocabularyMismatch(f"the draft is {HeadKind(kind).words}: {reason}", rule="head")
 
 
 def check_names(target: Sequence[bytes], draft: Sequence[bytes]) -> None:

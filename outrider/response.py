@@ -119,7 +119,7 @@ class SourceStatistics:
     accepted_token_count: int
     decided_token_count: int | None  # proposed, drafted or not, and compared with the text
     agreed_token_count: int | None  # and of them, those that agree: it would have had accepted
-    seconds: float | None  # that it took: in the orchestrator, of the model in the draft service
+    seconds: float | None  # that it took, wherever it drafts; None where not reported
 
     @property
     def microseconds_per_token(self) -> float | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from outrider.engine.heads import Head, feeds_mtp, find_head
+from outrider.engine.heads import Head, find_head
 from outrider.errors import InvalidConfig
 
 Scalar: TypeAlias = bool | int | float | bytes
@@ -102,8 +102,6 @@ class Checked:
     """Whether its rotary factors depend on the size of the context."""
     head: Head | None = None
     """What it carries that drafts for it."""
-    feeds_heads: bool = False
-    """Whether it has hidden rows that MTP heads elsewhere read."""
 
 
 def check_gguf(path: Path) -> Checked:
@@ -111,6 +109,16 @@ def check_gguf(path: Path) -> Checked:
 
     Raises InvalidConfig with one line that says what is wrong.
     """
+    checked = check_draft(path)
+    if checked.head is not None and checked.head.is_alone:
+        words = checked.head.kind.words
+        reason = f"{path} is {words} of another model, and writes nothing by itself"
+        raise InvalidConfig("model", reason)
+    return checked
+
+
+def check_draft(path: Path) -> Checked:
+    """Check a model, or a head in a file of its own, as `check_gguf` does."""
     first = _read(path)
     others = _other_parts(path, first)
     tensors = dict(first.tensors)
@@ -118,8 +126,6 @@ def check_gguf(path: Path) -> Checked:
         tensors |= _read(part).tensors
     head = find_head(first.values, tensors)
     try:
-        if head is not None and head.is_alone:
-            raise _Refused(f"is {head.kind.words} of another model, and writes nothing by itself")
         _check_model(first.values)
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
@@ -130,17 +136,13 @@ def check_gguf(path: Path) -> Checked:
         position_count=learned.shape[-1] if learned else None,
         has_long_factors=any("rope_factors_long" in name for name in tensors),
         head=head,
-        feeds_heads=feeds_mtp(_Keys(first.values).architecture),
     )
 
 
-def read_head(path: Path) -> Head | None:
-    """Return the head that a file carries, in one file with a target or alone; None: it has none.
-
-    Raises InvalidConfig for a file whose header is damaged.
-    """
-    header = _read(path)
-    return find_head(header.values, header.tensors)
+def is_head(path: Path) -> bool:
+    """Return whether a file is a head alone, for a target in another one. Raises InvalidConfig."""
+    head = check_draft(path).head
+    return head is not None and head.is_alone
 
 
 # --- one file ---

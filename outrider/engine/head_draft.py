@@ -21,6 +21,7 @@ from outrider.engine.model import MAX_ROWS_OUT, Model, Row
 from outrider.engine.own_draft import DraftCosts, DraftLine, DraftMemory, OwnDraft
 from outrider.errors import DecodeFailed
 from outrider.row_window import HIDDEN_ROWS
+from outrider.speculation import HeadKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Head(DraftMemory, Protocol):
     """A head in a context of its own. A sequence may begin at any position."""
 
     name: str
+    kind: HeadKind
     weight_bytes: int
     sequence_count: int
     context: int
@@ -45,6 +47,8 @@ class Head(DraftMemory, Protocol):
     """Tokens of one decode at most."""
     width: int
     """Of a hidden row."""
+    target_layers: tuple[int, ...]
+    """Whose inputs it reads of the target; without any, the last row."""
 
     def decode(self, pairs: Sequence[Pairs]) -> list[tuple[Row, Rows]]:
         """Append pairs of distinct sequences; return logits and hidden row of the last of each.
@@ -61,6 +65,10 @@ class Head(DraftMemory, Protocol):
 
 class HeadTarget(Model, Protocol):
     """A model that keeps its hidden rows."""
+
+    def keep_rows(self, layers: tuple[int, ...]) -> None:
+        """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
+        ...
 
     def hidden_rows(self, sequence: int) -> tuple[int, Rows]:
         """Return the position of the first row that is kept of a sequence, and the rows."""
@@ -81,7 +89,7 @@ class HeadDraft(OwnDraft):
         at_once = max(1, min(MAX_ROWS_OUT, head.batch_rows // self._most_read))
         cache = SessionCache(head.sequence_count)
         super().__init__(target, head, cache, head.context, at_once, clock)
-        self.name, self.weight_bytes = head.name, head.weight_bytes
+        self.name, self.head_kind, self.weight_bytes = head.name, head.kind, head.weight_bytes
         self._head, self._target = head, target
         # Of each session that is drafted for: what its next tokens read. Empty between drafts.
         self._next_rows: dict[bytes, Rows] = {}
@@ -90,6 +98,7 @@ class HeadDraft(OwnDraft):
         except DecodeFailed:
             head.close()
             raise
+        target.keep_rows(head.target_layers)
 
     def _time(self) -> DraftCosts:
         """Return what decodes cost here; sequence 0 is used and left empty.

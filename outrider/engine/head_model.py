@@ -72,7 +72,7 @@ class HeadModel:
     pad_multiple = 1
 
     def __init__(self, head: Head, words: HeadWords, description: ModelDescription) -> None:
-        """Take a head and its vocabulary, which are closed with it."""
+        """Take a head and its vocabulary; they are closed with it, the vocabulary first."""
         self._head, self._words, self._description = head, words, description
         self.width = head.width
         self._most_read = min(2 * HIDDEN_ROWS, head.batch_rows)
@@ -211,5 +211,5 @@ class HeadModel:
         return self._words.sampler(parameters, seed, choice)
 
     def close(self) -> None:
-        self._head.close()
         self._words.close()
+        self._head.close()

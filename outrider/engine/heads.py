@@ -7,33 +7,10 @@ own. Pure: it looks at the keys and the tensors' names of a file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
-
-class HeadKind(Enum):
-    """How a head drafts; its value is the name of such a source."""
-
-    MTP = "mtp"
-    """A block of the target's kind, chained on its own hidden row."""
-    EAGLE3 = "eagle3"
-    """A small decoder over three of the target's layers, chained like MTP."""
-    DFLASH = "dflash"
-    """Drafts a whole block in one pass, from layers of the target that are put in its cache."""
-    DSPARK = "dspark"
-    """DFlash with a Markov head, so that each token of a block sees the one before."""
-
-    @property
-    def words(self) -> str:
-        """What it is, for people."""
-        return {
-            HeadKind.MTP: "an MTP head",
-            HeadKind.EAGLE3: "an EAGLE-3 head",
-            HeadKind.DFLASH: "a DFlash head",
-            HeadKind.DSPARK: "a DSpark head",
-        }[self]
-
+from outrider.speculation import HeadKind
 
 _MTP_TENSORS: Mapping[str, tuple[str, ...]] = {
     "qwen35": (),
@@ -55,14 +32,6 @@ _FEEDS_LAYERS = frozenset(
 """Architectures whose graph keeps the inputs of its layers; of another one that is asserted."""
 
 
-def feeds_mtp(architecture: str) -> bool:
-    """Return whether a model has hidden rows for MTP heads, in its file or elsewhere.
-
-    The graphs of those architectures give them whether or not the file has a head.
-    """
-    return architecture in _MTP_TENSORS
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """A head as its file says it is."""
@@ -74,8 +43,27 @@ class Head:
     """Whether the file holds nothing that writes by itself."""
     target_layers: tuple[int, ...] = ()
     """The layers of the target whose inputs it reads; none for MTP, which reads the last row."""
+    width: int = 0
+    """Numbers of a row of the target's, or of each of its layers'."""
     fault: str = ""
     """Why it is not used, after its file's name; empty: nothing is known against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The target that a head in another file is to draft for."""
+
+    architecture: str
+    layer_count: int
+    width: int
+    """Numbers of its rows."""
+    names: Sequence[bytes] = ()
+    """Of its tokens."""
+
+
+def feeds_mtp(architecture: str) -> bool:
+    """Return whether a model has hidden rows for MTP heads, with one in its file or without."""
+    return architecture in _MTP_TENSORS
 
 
 def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | None:
@@ -97,6 +85,7 @@ def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | 
         HeadKind.MTP,
         architecture,
         is_alone="blk.0.attn_norm.weight" not in tensors,
+        width=_number(values, f"{architecture}.embedding_length"),
         fault=_mtp_fault(architecture, count, first, tensors),
     )
 
@@ -110,6 +99,11 @@ def _mtp_fault(architecture: str, count: int, block: str, tensors: Collection[st
         if block + name not in tensors:
             return f"has an MTP head without {block}{name}"
     return ""
+
+
+def _number(values: Mapping[str, object], key: str) -> int:
+    found = values.get(key)
+    return found if isinstance(found, int) else 0
 
 
 def _unsupported(architecture: str) -> str:
@@ -131,22 +125,24 @@ def _head_file(architecture: str, values: Mapping[str, object], tensors: Collect
         fault = "is a DFlash2 head, which is not supported"
     elif f"{architecture}.hyper_connection.count" in values:
         fault = "is a DSpark head of DeepSeek V4, which is not supported"
-    return Head(kind, architecture, target_layers=layers, fault=fault)
+    named = "target_hidden_size" if kind is HeadKind.EAGLE3 else "embedding_length"
+    width = _number(values, f"{architecture}.{named}")
+    return Head(kind, architecture, target_layers=layers, width=width, fault=fault)
 
 
-def fault_beside(head: Head, architecture: str, layer_count: int) -> str:
-    """Return why a head cannot read a target of so many layers; empty where nothing is known.
+def fault_beside(head: Head, target: Beside) -> str:
+    """Return why a head cannot read a target; empty where nothing is known against it.
 
-    llama.cpp's graph asserts that it has the layers that are read.
+    llama.cpp's graphs assert that the target has the layers that are read.
     """
-    words = head.kind.words
-    if head.kind is HeadKind.MTP:
-        if head.architecture == architecture:
-            return ""
-        return f"is an MTP head of {head.architecture}, and the target is {architecture}"
-    if architecture not in _FEEDS_LAYERS:
+    words, architecture = head.kind.words, target.architecture
+    if head.kind is HeadKind.MTP and head.architecture != architecture:
+        return f"is {words} of {head.architecture}, and the target is {architecture}"
+    if head.width != target.width:
+        return f"is {words} of a target of width {head.width}, not {target.width}"
+    if head.kind is not HeadKind.MTP and architecture not in _FEEDS_LAYERS:
         return f"is {words}, and {architecture} models do not show their layers"
-    if not all(0 <= layer <= layer_count for layer in head.target_layers):
+    if not all(0 <= layer <= target.layer_count for layer in head.target_layers):
         read = ", ".join(map(str, head.target_layers))
-        return f"is {words} that reads layers {read}; the target has {layer_count}"
+        return f"is {words} that reads layers {read}; the target has {target.layer_count}"
     return ""

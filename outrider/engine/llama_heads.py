@@ -9,26 +9,40 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from outrider.engine.branches import stem_count
+from outrider.engine.gguf_check import check_draft
 from outrider.engine.head_draft import Pairs
-from outrider.engine.heads import Head, HeadKind
+from outrider.engine.heads import Beside, Head, fault_beside, feeds_mtp
 from outrider.engine.hidden_rows import HiddenRows, Rows
 from outrider.engine.llama_batch import Batch, matrix
 from outrider.engine.llama_library import (
+    init_backend,
     last_error,
     library_function,
     ll,
     logits_address,
     recent_errors,
 )
-from outrider.engine.llama_loading import LlamaConfig, context_params
+from outrider.engine.llama_loading import (
+    LlamaConfig,
+    architecture_of,
+    asked_context,
+    cells_of,
+    context_params,
+    load_model,
+)
+from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import Chunk, Layout, Row
 from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.speculation import HeadKind
+from outrider.threads import available_threads
 
 _Type = tuple[str, Any]  # how a name is mangled by it, and what ctypes takes
 
@@ -55,6 +69,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[_Type]]] = {
 }
 """What each returns, and takes."""
 
+_STREAMS = Layout()
 _ROWS = ("llama_set_embeddings_nextn", "llama_get_embeddings_nextn")
 _LAYERS = (
     *("llama_set_embeddings_layer_inp", "llama_get_embeddings_layer_inp"),
@@ -121,25 +136,62 @@ def _output(context: Any) -> Callable[[Any], int]:
     return found
 
 
-class HiddenOutput(HiddenRows):
-    """The hidden rows of a target's sequences, taken from its context after each decode."""
+class HiddenOutput:
+    """The hidden rows of a target's sequences, taken from its context once a head reads them."""
 
-    def __init__(self, context: Any, model: Any, sequence_count: int) -> None:
-        self._columns = int(ll.llama_model_n_embd_out(model))
-        super().__init__(sequence_count, self._columns)
-        self._ctx, self._address = context, _output(context)
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._layers: tuple[int, ...] | None = None  # whose inputs are kept; () the last row
+        self._rows: HiddenRows | None = None
+
+    @property
+    def last_row_width(self) -> int:
+        """Numbers of a row that MTP heads read; 0: none is kept, or others are."""
+        return self._columns if self._layers == () else 0
+
+    def open(self, context: Any, sequence_count: int) -> None:
+        """Take rows from this context, of sequences that are empty."""
+        self._context, self._count = context, sequence_count
+        if self._layers is not None:
+            self.keep(self._layers)
+
+    def keep(self, layers: tuple[int, ...]) -> None:
+        """Keep the rows of what is decoded from now on."""
+        self._layers = layers
+        self._columns = int(ll.llama_model_n_embd_out(self._model))
+        self._address = _output(self._context)
+        self._rows = HiddenRows(self._count, self._columns)
 
     def take(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
         """Keep the rows of what was just decoded; of a tree's nodes, which may go, none."""
-        rows, begin = matrix(self._address(self._ctx), sum(widths), self._columns), 0
+        if self._rows is None:
+            return
+        rows, begin = matrix(self._address(self._context), sum(widths), self._columns), 0
         for chunk, width in zip(chunks, widths, strict=True):
             count = stem_count(chunk) if chunk.parents else len(chunk.token_ids)
-            self.note(chunk.sequence, chunk.position, rows[begin : begin + count])
+            self._rows.note(chunk.sequence, chunk.position, rows[begin : begin + count])
             begin += width
+
+    def of(self, sequence: int) -> tuple[int, Rows]:
+        """Return the position of the first row that is kept of a sequence, and the rows."""
+        assert self._rows is not None, "no rows are kept"
+        return self._rows.of(sequence)
+
+    def copy(self, source: int, destination: int) -> None:
+        """Let a sequence have the rows of another."""
+        if self._rows is not None:
+            self._rows.copy(source, destination)
+
+    def exchange(self, first: int, second: int) -> None:
+        """Give each of two sequences the rows of the other."""
+        if self._rows is not None:
+            self._rows.exchange(first, second)
 
 
 class LlamaHead:
     """The MTP head of a loaded model, in a context of its own. Implements `Head`."""
+
+    target_layers: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -149,12 +201,15 @@ class LlamaHead:
         cells: int,
         capacity: int,
         weight_bytes: int,
+        is_alone: bool = False,
     ) -> None:
         """Open a context with streams as the target's, which is to be closed before the model is.
 
-        Raises InvalidConfig where there is no memory for it.
+        What is alone in its model frees that, too. Raises InvalidConfig where there is no memory.
         """
-        self.name = f"{config.path.stem} {HeadKind.MTP.value}"
+        self.model = model  # llama.cpp's
+        self._own_model = model if is_alone else None
+        self.name, self.kind = config.path.stem, HeadKind.MTP
         self.weight_bytes = weight_bytes
         self.sequence_count, self.context = config.sequence_count, capacity
         self.batch_rows = config.batch_rows
@@ -164,8 +219,9 @@ class LlamaHead:
         self.context_pointer = ll.llama_init_from_model(model, params)
         if not self.context_pointer:
             raise InvalidConfig("own-draft", f"no context for the MTP head: {last_error()}")
+        self.vocabulary = Vocabulary(model)
         self.width = int(ll.llama_model_n_embd_out(model))
-        self._size = int(ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(model)))
+        self._size = self.vocabulary.size
         self._memory = ll.llama_get_memory(self.context_pointer)
         self._address = _output(self.context_pointer)
         self._batch = Batch(self.batch_rows, self.width)
@@ -209,5 +265,64 @@ class LlamaHead:
         return self.truncate(destination, token_count)
 
     def close(self) -> None:
-        """Free the context."""
+        """Free the context, and a model of its own."""
         ll.llama_free(self.context_pointer)
+        if self._own_model is not None:
+            ll.llama_model_free(self._own_model)
+
+
+def check_feeds_mtp(path: Path, architecture: str) -> None:
+    """Raise InvalidConfig where a model has no hidden rows for MTP heads."""
+    fault = missing_functions(HeadKind.MTP)
+    if not feeds_mtp(architecture):
+        fault = f"{path} is of {architecture}, for which no MTP head drafts"
+    if fault:
+        raise InvalidConfig("hidden-rows", fault)
+
+
+def beside(model: Any, names: Sequence[bytes]) -> Beside:
+    """Return what a head must fit that drafts for a loaded model with tokens of these names."""
+    architecture = architecture_of(model)
+    layers, width = ll.llama_model_n_layer(model), ll.llama_model_n_embd_out(model)
+    return Beside(architecture, int(layers), int(width), names)
+
+
+def config_beside(file: LlamaConfig, target: LlamaConfig, capacity: int) -> LlamaConfig:
+    """Return how to load a head for a target whose sequences hold so many tokens."""
+    return replace(
+        file,
+        context=capacity,
+        sequence_count=target.sequence_count,
+        thread_count=file.thread_count or target.thread_count,
+    )
+
+
+def open_head_file(
+    config: LlamaConfig, layout: Layout = _STREAMS, target: Beside | None = None
+) -> LlamaHead:
+    """Return the head in a file of its own, for a target in this process or in another one.
+
+    Its sequences hold the tokens of the configured context. Raises InvalidConfig with one line that
+    says what is wrong.
+    """
+    init_backend()
+    checked, path = check_draft(config.path), config.path
+    head = checked.head
+    if head is None or not head.is_alone:
+        raise InvalidConfig("draft-model", f"{path} is no head in a file of its own")
+    fault = head.fault or (fault_beside(head, target) if target is not None else "")
+    if fault:
+        raise InvalidConfig("draft-model", f"{path} {fault}")
+    if fault := missing_functions(head.kind):
+        raise InvalidConfig("draft-model", fault)
+    config = replace(config, thread_count=config.thread_count or available_threads())
+    model = load_model(config, checked.files, with_mtp=True)
+    try:
+        if target is not None and Vocabulary(model).names() != target.names:
+            raise InvalidConfig("draft-model", f"{path} has other tokens than the target")
+        context = asked_context(config, ll.llama_model_n_ctx_train(model), None)
+        opening = layout, cells_of(context), context, head_bytes(checked.tensor_bytes)
+        return LlamaHead(model, config, *opening, is_alone=True)
+    except InvalidConfig:
+        ll.llama_model_free(model)
+        raise

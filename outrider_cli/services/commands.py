@@ -70,7 +70,9 @@ DraftModelPath = Annotated[
 ]
 OwnDraftModel = Annotated[
     Path | None,
-    typer.Option(metavar="GGUF", help="A small model that drafts in the target's own process."),
+    typer.Option(
+        metavar="GGUF", help="A small model or a head that drafts in the target's own process."
+    ),
 ]
 DraftListen = Annotated[
     str | None,

@@ -32,6 +32,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
         path=path, context=512, sequence_count=3, thread_count=1, pad_multiple=1, mtp=True
     )
     model = LlamaModel(replace(config, batch_rows=160))
+    model.keep_rows(())
     yield model
     model.close()
 

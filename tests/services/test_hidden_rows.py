@@ -15,6 +15,7 @@ from outrider.engine.hidden_rows import unpack
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
+from outrider.errors import InvalidConfig
 from outrider.row_window import HIDDEN_ROWS, RowWindow
 from outrider.v1 import common_pb2 as common
 from tests.support.services import TARGET, ModelProcess, running
@@ -57,10 +58,10 @@ def agree(window: RowWindow, alone: np.ndarray[Any, Any]) -> bool:
 
 async def test_rows_are_of_the_text_as_it_was_accepted(tmp_path: Path) -> None:
     path = write_mtp(tmp_path / "m.gguf", "glm4moe")
-    alone = Alone(load(path, mtp=True))
+    alone = Alone(load(path, hidden_rows=True))
     asked = {"wants_hidden_rows": True}
     async with (
-        running(ModelProcess(TARGET, partial(load, path, mtp=True))) as service,
+        running(ModelProcess(TARGET, partial(load, path, hidden_rows=True))) as service,
         VerifyStream(service, sampling=GREEDY, vocabulary_token_count=320) as stream,
     ):
         answer = await stream.verify(1, 0, PROMPT, **asked)
@@ -82,7 +83,7 @@ async def test_rows_are_of_the_text_as_it_was_accepted(tmp_path: Path) -> None:
 async def test_rows_that_were_not_asked_for_come_later_as_a_window(tmp_path: Path) -> None:
     path = write_mtp(tmp_path / "m.gguf", "qwen35")
     prompt = [3 + 41 * i % 300 for i in range(100)]
-    async with running(ModelProcess(TARGET, partial(load, path, mtp=True))) as service:
+    async with running(ModelProcess(TARGET, partial(load, path, hidden_rows=True))) as service:
         async with VerifyStream(
             service, sampling=GREEDY, vocabulary_token_count=320, prompt_token_count=100
         ) as stream:
@@ -104,9 +105,9 @@ async def test_rows_that_were_not_asked_for_come_later_as_a_window(tmp_path: Pat
 
 async def test_what_a_target_writes_by_itself_comes_with_rows(tmp_path: Path) -> None:
     path = write_mtp(tmp_path / "m.gguf", "glm4moe")
-    alone = Alone(load(path, mtp=True))
+    alone = Alone(load(path, hidden_rows=True))
     async with (
-        running(ModelProcess(TARGET, partial(load, path, mtp=True))) as service,
+        running(ModelProcess(TARGET, partial(load, path, hidden_rows=True))) as service,
         VerifyStream(service, sampling=GREEDY, vocabulary_token_count=320) as stream,
     ):
         continuation = {"token_count": 30, "gathers": True}
@@ -127,7 +128,6 @@ async def test_what_a_target_writes_by_itself_comes_with_rows(tmp_path: Path) ->
     [
         ("qwen35", {"hidden_rows": True}, True),  # without a head in its file
         ("qwen35", {}, False),
-        ("llama", {"hidden_rows": True}, False),
     ],
 )
 async def test_who_keeps_rows_says_so(
@@ -142,3 +142,9 @@ async def test_who_keeps_rows_says_so(
         assert model.architecture == name and (model.hidden_row_width > 0) is keeps
         answer = await stream.verify(1, 0, PROMPT, wants_hidden_rows=True)
         assert (len(rows_of(answer)) == len(PROMPT)) is keeps
+
+
+def test_a_target_that_has_none_is_refused_in_a_line(tmp_path: Path) -> None:
+    path = write_architecture(tmp_path / "m.gguf", "llama")
+    with pytest.raises(InvalidConfig, match="of llama, for which no MTP head drafts"):
+        load(path, hidden_rows=True)

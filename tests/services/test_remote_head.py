@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ import grpc
 import numpy as np
 import pytest
 
-from outrider.engine.head_model import HeadModel
 from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_head_model import LlamaHeadModel
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.model import Chunk, Layout, Rollback, Row
+from outrider.engine.model import Chunk, Row
 from outrider.model_service.run import open_own_head
 from outrider.row_window import NO_ROWS, RowWindow
 from outrider.speculation import Policy, Speculation
@@ -47,30 +46,22 @@ PROMPT = [3 + 37 * i % 300 for i in range(20)]
 FIXED = Speculation(n_max=3, policy=Policy.FIXED)
 
 
-def load(path: Path, mtp: bool = True, kind: type[LlamaModel] = LlamaModel) -> LlamaModel:
-    return kind(
-        LlamaConfig(
-            path=path, context=256, sequence_count=2, thread_count=1, pad_multiple=4, mtp=mtp
-        )
+def config(path: Path, **options: Any) -> LlamaConfig:
+    return LlamaConfig(
+        path=path, context=256, sequence_count=2, thread_count=1, pad_multiple=4, **options
     )
 
 
-def load_head(path: Path) -> HeadModel:
-    model = load(path)
-    description = replace(
-        model.describe(),
-        head_kind="mtp",
-        rollback=Rollback.FULL,
-        can_exchange=False,
-        layouts=(Layout(),),
-        layout=Layout(),
-        thread_choices=(),
-        pool_cells=None,
-        snapshot_count=0,
-        branch_sequences=(),
-        sequence_count=2,
+def load(path: Path, kind: type[LlamaModel] = LlamaModel, **options: Any) -> LlamaModel:
+    return kind(config(path, **(options or {"hidden_rows": True})))
+
+
+def load_head(path: Path) -> LlamaHeadModel:
+    """Return the head of the same model, from a file of its own."""
+    architecture = "qwen35" if "qwen35" in path.name else "glm4moe"
+    return LlamaHeadModel(
+        config(write_mtp(path.with_name("mtp.gguf"), architecture, is_alone=True))
     )
-    return HeadModel(model.open_head(), model, description)
 
 
 @pytest.fixture
@@ -88,11 +79,11 @@ class Slow(LlamaModel):
 
 @asynccontextmanager
 async def remote(
-    path: Path, mtp: bool = True, kind: type[LlamaModel] = LlamaModel
+    path: Path, kind: type[LlamaModel] = LlamaModel, **options: Any
 ) -> AsyncIterator[Trio]:
     """Start a target, a head in a draft service and an orchestrator."""
     async with (
-        running(ModelProcess(TARGET, partial(load, path, mtp, kind))) as target,
+        running(ModelProcess(TARGET, partial(load, path, kind, **options))) as target,
         running(ModelProcess(DRAFT, partial(load_head, path))) as draft,
         running(OrchestratorProcess(target.address, draft.address, speculation=FIXED)) as far,
     ):
@@ -103,7 +94,9 @@ async def remote(
 async def written_beside(path: Path, asked: orchestrator_messages.GenerateRequest) -> Completion:
     """Return what is written with the head in the target's own process."""
     async with (
-        running(ModelProcess(TARGET, partial(load, path), load_draft=open_own_head)) as target,
+        running(
+            ModelProcess(TARGET, partial(load, path, mtp=True), load_draft=open_own_head)
+        ) as target,
         running(OrchestratorProcess(target.address, speculation=FIXED)) as orchestrator,
     ):
         await orchestrator.until_ready()
@@ -129,7 +122,7 @@ async def test_it_drafts_what_the_head_beside_the_target_does(
     tmp_path: Path, architecture: str, temperature: float
 ) -> None:
     """On a text within the window, by rows in float16."""
-    path = write_mtp(tmp_path / "m.gguf", architecture)
+    path = write_mtp(tmp_path / f"{architecture}.gguf", architecture)
     asked = asked_for(40, temperature=temperature)
     beside = await written_beside(path, asked)
     async with remote(path) as trio:
@@ -214,7 +207,7 @@ async def test_a_head_may_dial_in(path: Path) -> None:
 
 
 async def test_a_target_without_rows_refuses_it_in_a_line(path: Path) -> None:
-    async with remote(path, mtp=False) as trio:
+    async with remote(path, snapshots=4) as trio:
         done = await generate(trio.orchestrator, asked_for())
         status = await trio.orchestrator.status()
     assert done.statistics.drafted_token_count == 0 and len(done.token_ids) == 60
@@ -281,7 +274,8 @@ async def test_an_order_with_rows_of_another_width_ends_its_session_alone(path: 
 async def test_a_head_says_what_it_is_and_translates_nothing(path: Path) -> None:
     async with running(ModelProcess(DRAFT, partial(load_head, path))) as draft:
         model = await draft.stub.GetModel(common.GetModelRequest())
-    assert (model.head_kind, model.architecture, model.translates) == ("mtp", "glm4moe", False)
+    assert (model.head, model.architecture) == (common.HEAD_KIND_MTP, "glm4moe")
+    assert not model.translates
     assert model.hidden_row_width == 64
     # However long a text is that it reads, that is one decode.
     one, *_, many = model.decode_costs

@@ -47,6 +47,7 @@ def write_mtp(
     is_alone: bool = False,
     seed: int = 2,
     edit: Callable[[Tensors], object] = lambda _: None,
+    vocabulary: Vocabulary | None = None,
 ) -> Path:
     """Write a target with an MTP head, or that head alone; the same arguments give the same bytes.
 
@@ -68,7 +69,7 @@ def write_mtp(
         writer.add_expert_shared_count(1)
         writer.add_expert_feed_forward_length(FORWARD)
     writer.add_nextn_predict_layers(1)
-    _add_tokenizer(writer, Vocabulary())
+    _add_tokenizer(writer, vocabulary or Vocabulary())
     tensors = _outer(draw)
     trunk = [_trunk_layer(draw, architecture, layer, noise) for layer in range(layers)]
     if not is_alone:

@@ -36,7 +36,7 @@ def plan(policy: Policy = Policy.FIXED, pair: Pair | None = None, **speculation:
         vocabulary=8,
     )
     asked = Speculation(n_max=2, policy=policy, **speculation)  # type: ignore[arg-type]
-    pair = pair or Pair(TargetCosts(), DraftRates(is_head=True))
+    pair = pair or Pair(TargetCosts(), DraftRates(source="mtp"))
     its_control = control(asked, Rule.MATCH, pair, timeout=1.0)
     return Plan(
         opening=opening,
@@ -156,7 +156,7 @@ def test_other_drafts_cost_no_rows() -> None:
 
 def test_a_head_that_does_not_pay_costs_no_rows() -> None:
     """Its round trip is ten times a token: the forecast leaves it out like any remote draft."""
-    rates = DraftRates(token_time=Mean(0.001), latency=Mean(1.0), is_head=True)
+    rates = DraftRates(token_time=Mean(0.001), latency=Mean(1.0), source="mtp")
     world = World(plan(Policy.MEASURED, Pair(TargetCosts(), rates)))
     world.open_head()
     round_, order = world.asked()
@@ -168,7 +168,7 @@ def test_a_head_never_runs_ahead(run_ahead: bool | None) -> None:
     """What it would chain beyond a round would not be of the target's rows."""
     far = DraftRates(token_time=Mean(0.001), latency=Mean(0.01))
     for is_head in (False, True):
-        far.is_head = is_head
+        far.source = "mtp" if is_head else "model"
         its = control(
             Speculation(policy=Policy.MEASURED, run_ahead=run_ahead),
             Rule.MATCH,
@@ -179,7 +179,9 @@ def test_a_head_never_runs_ahead(run_ahead: bool | None) -> None:
         assert its.runs_ahead() is not is_head
 
 
-HEAD = common.GetModelResponse(architecture="qwen35", head_kind="mtp", hidden_row_width=64)
+HEAD = common.GetModelResponse(
+    architecture="qwen35", head=common.HEAD_KIND_MTP, hidden_row_width=64
+)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ HEAD = common.GetModelResponse(architecture="qwen35", head_kind="mtp", hidden_ro
         ({}, {"architecture": "glm4moe"}, "one of glm4moe, and the target is qwen35"),
         ({"hidden_row_width": 0}, {}, "returns no hidden rows: start it with --hidden-rows"),
         ({"hidden_row_width": 32}, {}, "rows of 64 numbers, the target's have 32"),
-        ({}, {"head_kind": "eagle3"}, "eagle3 heads read layers"),
+        ({}, {"head": common.HEAD_KIND_EAGLE3}, "an EAGLE-3 head: it reads layers"),
     ],
 )
 def test_a_head_that_cannot_read_a_target_is_refused_in_a_line(

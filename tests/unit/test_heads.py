@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from outrider.engine.heads import Head, HeadKind, fault_beside, find_head
+from outrider.engine.heads import Beside, Head, fault_beside, find_head
+from outrider.speculation import HeadKind
 
 Values = dict[str, object]
 
@@ -98,19 +99,25 @@ def test_what_llama_cpp_would_end_the_process_for_is_named(
     assert found is not None and said in found.fault
 
 
+def of(kind: HeadKind, architecture: str, *layers: int) -> Head:
+    return Head(kind, architecture, target_layers=layers, width=64)
+
+
 BESIDE: list[tuple[Head, str, int, str]] = [
-    (Head(HeadKind.MTP, "qwen35"), "qwen35", 4, ""),
-    (Head(HeadKind.MTP, "qwen35"), "llama", 4, "the target is llama"),
-    (Head(HeadKind.EAGLE3, "eagle3", target_layers=(1, 2, 4)), "llama", 4, ""),
-    (Head(HeadKind.EAGLE3, "eagle3", target_layers=(1, 2, 5)), "llama", 4, "reads layers 1, 2, 5"),
-    (Head(HeadKind.DFLASH, "dflash", target_layers=(-1,)), "llama", 4, "reads layers -1"),
-    (Head(HeadKind.DSPARK, "dflash", target_layers=(1,)), "phi3", 4, "phi3 models do not show"),
+    (of(HeadKind.MTP, "qwen35"), "qwen35", 64, ""),
+    (of(HeadKind.MTP, "qwen35"), "qwen35", 96, "of a target of width 64, not 96"),
+    (of(HeadKind.MTP, "qwen35"), "llama", 64, "the target is llama"),
+    (of(HeadKind.EAGLE3, "eagle3", 1, 2, 3), "llama", 64, ""),
+    (of(HeadKind.EAGLE3, "eagle3", 1, 2, 3), "llama", 96, "of a target of width 64, not 96"),
+    (of(HeadKind.EAGLE3, "eagle3", 1, 2, 5), "llama", 64, "reads layers 1, 2, 5"),
+    (of(HeadKind.DFLASH, "dflash", -1), "llama", 64, "reads layers -1"),
+    (of(HeadKind.DSPARK, "dflash", 1), "phi3", 64, "phi3 models do not show"),
 ]
 
 
-@pytest.mark.parametrize(("head", "architecture", "layers", "said"), BESIDE)
+@pytest.mark.parametrize(("head", "architecture", "width", "said"), BESIDE)
 def test_a_head_reads_only_a_target_that_has_what_it_reads(
-    head: Head, architecture: str, layers: int, said: str
+    head: Head, architecture: str, width: int, said: str
 ) -> None:
-    fault = fault_beside(head, architecture, layers)
+    fault = fault_beside(head, Beside(architecture, 4, width))
     assert said in fault if said else not fault

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import wire, wire_drafts, wire_rounds
+from outrider.descriptions import own_source
 from outrider.distribution import Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import (
@@ -34,6 +35,7 @@ from outrider.messages import (
 )
 from outrider.row_window import HIDDEN_ROWS, RowWindow
 from outrider.sampling import SamplingParameters, Stage
+from outrider.speculation import MODEL
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import target_service_pb2 as target
@@ -282,6 +284,20 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
     message.rows.token_ids.append(5)
     with pytest.raises(InvalidRequest, match="own_drafts"):
         wire_rounds.read_answer(message, SIZE)
+
+
+OWN_NAMES = {"MTP": "mtp", "EAGLE3": "eagle3", "DFLASH": "dflash", "DSPARK": "dspark"}
+
+
+def test_a_targets_own_draft_has_a_name_that_is_known_whatever_it_says_of_itself() -> None:
+    heads = {kind: common.HeadKind.Value(f"HEAD_KIND_{kind}") for kind in OWN_NAMES}
+    assert set(common.HeadKind.values()) == {0, *heads.values()}
+    for kind, number in heads.items():
+        described = common.OwnDraft(model_name="m", head=number)  # type: ignore[arg-type]
+        assert own_source(described) == OWN_NAMES[kind]
+    unknown = common.OwnDraft.FromString(b"\x28\x63")  # head: 99
+    assert unknown.head == 99
+    assert own_source(unknown) == own_source(common.OwnDraft(model_name="mtp")) == MODEL
 
 
 @pytest.mark.parametrize(
