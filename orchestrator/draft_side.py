@@ -31,7 +31,6 @@ from outrider.core.generation import Generation
 from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed
-from outrider.speculation import MODEL
 from outrider.v1 import draft_service_pb2
 from outrider.wire_checks import within
 
@@ -87,7 +86,7 @@ class DraftSide:
 
     def open(self) -> None:
         """Open a stream to the best draft as soon as one is usable."""
-        if not self._generation.plan.control.speculation.lets_draft(MODEL):
+        if not self._generation.plan.control.speculation.drafts:
             return
         ways = (self._fail_over.failed, ())
         if self._pool.may_have_draft and not any(map(self._open_besides, ways)):

@@ -313,7 +313,7 @@ class Asking:
         round_ = Round(number, prefix, draft, form, is_ahead, survivals, mu)
         if self._remote.wants_rows:
             round_ = replace(round_, wants_rows=True)
-        asked = RoundInFlight(round_, length, line)
+        asked = RoundInFlight(round_, length, line, draft_source=self._control.rates.source)
         self._target.in_flight.append(asked)
         return asked
 

@@ -254,6 +254,8 @@ class Control(ABC):
 
         On the same cores the target's own does the work as long as it drafts at all.
         """
+        if not self.speculation.lets_draft(self.rates.source):
+            return False
         return self._own is None or self._own.drafts_nothing or not self.pair.takes_turns
 
     @property
@@ -297,7 +299,7 @@ class Control(ABC):
         never = self.rule is Rule.REJECTION or self.rates.is_head
         if never or (run_ahead is None and self.pair.takes_turns):
             run_ahead = False
-        may_draft = asked.lets_draft(MODEL) and self._has_draft and not self._leaves_to_own
+        may_draft = asked.lets_draft(self.rates.source) and self._has_draft and not self._leaves_to_own
         sessions = self.costs.sessions_together
         n_max = asked.n_max if may_draft and not self.rates.gain.backs_off(sessions) else 0
         alone, *others = forecasts(self._conditions(), n_max, run_ahead)

@@ -15,7 +15,6 @@ from outrider.core.draft_progress import DraftProgress, DraftState
 from outrider.core.plan import Plan
 from outrider.messages import MAX_DRAFT, Frame, Order, Rule
 from outrider.row_window import NO_ROWS, RowWindow
-from outrider.speculation import MODEL
 
 
 class RemoteDraft:
@@ -92,7 +91,8 @@ class RemoteDraft:
         """Count tokens compared with the text, of which the last one differs if not all agree."""
         self._control.note_line(confidences, agrees)
         if count := len(confidences):
-            self._counts.note_compared(MODEL, count, count if agrees else count - 1)
+            agreed = count if agrees else count - 1
+            self._counts.note_compared(self._control.rates.source, count, agreed)
 
     def note_rows(self, rows: RowWindow, length: int) -> None:
         """Hidden rows of the text, of this length, came: those of rejected tokens are dropped.

@@ -131,6 +131,7 @@ async def test_it_drafts_what_the_head_beside_the_target_does(
     ours, theirs = away.statistics, beside.statistics
     assert ours.drafted_token_count == theirs.drafted_token_count > 0
     assert ours.accepted_token_count == theirs.accepted_token_count > 10
+    assert [each.name for each in ours.sources] == ["mtp"]
 
 
 @pytest.mark.parametrize("rule", ["SHARED_NOISE", "REJECTION"])
