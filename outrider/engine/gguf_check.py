@@ -376,7 +376,12 @@ def _check_states(keys: _Keys) -> None:
         wanted = 2 if keys.architecture in ("rwkv6", "rwkv7") else shifts
         if not size or size % _WKV_STEP or width % size or not shifts or shifts != wanted:
             raise _Damaged(f"its states have heads of {size} of {width}, {shifts} token shifts")
-    if keys.has_any("ssm"):
+    if keys.has_any("kda"):
+        kernel = keys.integer("ssm.conv_kernel", _MOST_STATE)
+        size = keys.integer("kda.head_dim", _MOST_STATE)
+        if not kernel or not size:
+            raise _Damaged(f"the sizes of its states are {kernel}, {size}")
+    elif keys.has_any("ssm"):
         names = ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
         kernel, inner, state, rank, groups = (
             keys.integer(f"ssm.{name}", _MOST_STATE) for name in names

@@ -47,19 +47,23 @@ class Head(DraftMemory, Protocol):
     """Tokens of one decode at most."""
     width: int
     """Of a hidden row."""
+    block_count: int
+    """Blocks that draft one token each, as each reads the text itself; one drafts any number."""
     target_layers: tuple[int, ...]
     """Whose inputs it reads of the target; without any, the last row."""
 
-    def decode(self, pairs: Sequence[Pairs]) -> list[tuple[Row, Rows]]:
+    def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Row, Rows]]:
         """Append pairs of distinct sequences; return logits and hidden row of the last of each.
+
+        A block may read again from a position on what others have read, as far or farther.
 
         Both are valid until the next decode; a hidden row is float32[1, width]. Raises
         DecodeFailed.
         """
         ...
 
-    def first_position(self, sequence: int) -> int:
-        """Return the position of the first token that a sequence holds; -1 where it is empty."""
+    def held(self, sequence: int, block_count: int = 1) -> range:
+        """Return the positions of the tokens that the first blocks have read of a sequence."""
         ...
 
 
@@ -85,13 +89,15 @@ class HeadDraft(OwnDraft):
 
         Raises DecodeFailed, and closes it, where it computes nothing.
         """
-        self._most_read = min(HIDDEN_ROWS, head.batch_rows)
-        at_once = max(1, min(MAX_ROWS_OUT, head.batch_rows // self._most_read))
+        chained = head.block_count - 1  # that the last block reads besides
+        self._most_read = min(HIDDEN_ROWS, head.batch_rows - chained)
+        at_once = max(1, min(MAX_ROWS_OUT, head.batch_rows // (self._most_read + chained)))
         cache = SessionCache(head.sequence_count)
         super().__init__(target, head, cache, head.context, at_once, clock)
         self.name, self.head_kind, self.weight_bytes = head.name, head.kind, head.weight_bytes
         self._head, self._target = head, target
-        # Of each session that is drafted for: what its next tokens read. Empty between drafts.
+        # Of each session that is drafted for: what its next tokens read; with several blocks, of
+        # which each reads them all, since the draft's first. Empty between drafts.
         self._next_rows: dict[bytes, Rows] = {}
         try:
             self.costs = self._time()
@@ -130,8 +136,9 @@ class HeadDraft(OwnDraft):
         assert session.sequence is not None
         # The first token of all, with none before it, reads zeros.
         least = max(first + 1 if first else 0, len(text) - self._most_read)
-        kept = min(common_prefix(session.token_ids, text), len(text) - 1)
-        if kept < least or not 0 <= self._head.first_position(session.sequence) < kept:
+        held = self._head.held(session.sequence, min(line.ask.count, self._head.block_count))
+        kept = min(common_prefix(session.token_ids, text), held.stop, len(text) - 1)
+        if kept < least or not held.start < kept:
             self._head.truncate(session.sequence, 0)
             kept = least  # the tokens before are not there
         else:  # with what was chained on the head's own rows
@@ -144,14 +151,17 @@ class HeadDraft(OwnDraft):
         return session
 
     def _step(self, lines: Sequence[tuple[DraftLine, Session]]) -> None:
-        pairs = []
+        blocks, pairs = self._head.block_count, []
         for line, session in lines:
             assert session.sequence is not None
             rows = self._next_rows[line.session_id]
             position = len(line.tokens) - len(rows)
             pairs.append(Pairs(session.sequence, position, line.tokens[position:], rows))
-        found = self._head.decode(pairs)
-        for (line, session), (row, hidden) in zip(lines, found, strict=True):
+        block = len(lines[0][0].guesses) if blocks > 1 else 0  # as all lines begin together
+        found = self._head.decode(pairs, block)
+        for (line, session), pair, (row, hidden) in zip(lines, pairs, found, strict=True):
             session.token_ids.extend(line.ask.text[len(session.token_ids) :])
-            self._next_rows[line.session_id] = hidden.copy()
+            before = [pair.rows] if blocks > 1 else []
+            self._next_rows[line.session_id] = np.concatenate([*before, hidden])
             line.take(row)
+            line.is_over |= len(line.guesses) == blocks > 1

@@ -122,7 +122,8 @@ class HeadModel:
         while least > max(0, end - self._most_read) and held.has_row(least - 2):
             least -= 1
         begin = held.sure if held.is_given(held.sure - 1) or not held.sure else held.read
-        if begin < least or not 0 <= self._head.first_position(sequence) < begin:
+        cells = self._head.held(sequence)
+        if begin < least or not cells.start < begin <= cells.stop:
             begin = least  # the tokens before are not there
             self._head.truncate(sequence, 0)
         else:

@@ -12,15 +12,47 @@ from dataclasses import dataclass
 
 from outrider.speculation import HeadKind
 
-_MTP_TENSORS: Mapping[str, tuple[str, ...]] = {
-    "qwen35": (),
-    "qwen35moe": ("ffn_gate_inp.weight",),
-    "glm4moe": ("ffn_gate_inp.weight",),
-}
-"""Architectures whose MTP graph was run on a tiny file, and what it asserts of a block beside
-`_NEXTN`. Their graphs take one block; further ones come with their tiny files."""
-
 _NEXTN = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
+_ROUTED = ("ffn_gate_inp.weight",)
+_DENSE = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
+_SHARED = ("ffn_gate_shexp.weight", "ffn_up_shexp.weight", "ffn_down_shexp.weight")
+_EXPERTS = (*_ROUTED, *_SHARED, "ffn_down_exps.weight")
+_ANY_FORWARD = (
+    _DENSE,
+    (*_EXPERTS, "ffn_gate_exps.weight", "ffn_up_exps.weight"),
+    (*_EXPERTS, "ffn_gate_up_exps.weight"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _MtpGraph:
+    """What llama.cpp's graph of an MTP block takes and gives."""
+
+    tensors: tuple[tuple[str, ...], ...] = ((),)
+    """Sets of tensors beside `_NEXTN`, one of which a block has, or the process may end."""
+    takes_blocks: bool = False
+    """Whether a head may have several blocks."""
+    gives_wanted: bool = False
+    """Whether it has hidden rows of the wanted tokens alone."""
+
+
+_MTP_GRAPHS: Mapping[str, _MtpGraph] = {
+    "qwen35": _MtpGraph(),
+    "qwen35moe": _MtpGraph((_ROUTED,)),
+    "qwen3next": _MtpGraph((_ROUTED,), gives_wanted=True),
+    "glm4moe": _MtpGraph((_ROUTED,)),
+    "deepseek2": _MtpGraph(((*_ROUTED, "attn_q_a.weight", "attn_k_b.weight"),)),
+    "deepseek32": _MtpGraph((_ROUTED,)),
+    "glm-dsa": _MtpGraph((_ROUTED,)),
+    "bailingmoe3": _MtpGraph(),
+    "cohere2moe": _MtpGraph((_ROUTED,)),
+    "nemotron_h_moe": _MtpGraph((_ROUTED,)),
+    "hy_v3": _MtpGraph(_ANY_FORWARD, takes_blocks=True),
+    "step35": _MtpGraph(_ANY_FORWARD, takes_blocks=True, gives_wanted=True),
+    "mimo2": _MtpGraph((("attn_qkv.weight", *_DENSE),), takes_blocks=True, gives_wanted=True),
+}
+"""Of the architectures whose graph was read, and run on a tiny file; any other may end the
+process."""
 
 _FEEDS_LAYERS = frozenset(
     {
@@ -41,6 +73,10 @@ class Head:
     """Of the file that it is in."""
     is_alone: bool = True
     """Whether the file holds nothing that writes by itself."""
+    block_count: int = 1
+    """Blocks behind each other, each of which drafts one token; one drafts any number."""
+    gives_wanted: bool = False
+    """Whether llama.cpp has hidden rows of its wanted tokens alone."""
     target_layers: tuple[int, ...] = ()
     """The layers of the target whose inputs it reads; none for MTP, which reads the last row."""
     width: int = 0
@@ -63,7 +99,7 @@ class Beside:
 
 def feeds_mtp(architecture: str) -> bool:
     """Return whether a model has hidden rows for MTP heads, with one in its file or without."""
-    return architecture in _MTP_TENSORS
+    return architecture in _MTP_GRAPHS
 
 
 def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | None:
@@ -78,26 +114,36 @@ def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | 
     count = values.get(f"{architecture}.nextn_predict_layers")
     if not isinstance(blocks, int) or not isinstance(count, int) or not 0 < count <= blocks:
         return None
-    first = f"blk.{blocks - count}."
-    if not any(name.startswith(f"{first}nextn.") for name in tensors):
+    names = [f"blk.{i}." for i in range(blocks - count, blocks)]
+    if not any(name.startswith(f"{names[0]}nextn.") for name in tensors):
         return None  # converted without it
+    graph = _MTP_GRAPHS.get(architecture)
     return Head(
         HeadKind.MTP,
         architecture,
         is_alone="blk.0.attn_norm.weight" not in tensors,
         width=_number(values, f"{architecture}.embedding_length"),
-        fault=_mtp_fault(architecture, count, first, tensors),
+        block_count=count,
+        gives_wanted=graph is not None and graph.gives_wanted,
+        fault=_mtp_fault(architecture, graph, names, tensors),
     )
 
 
-def _mtp_fault(architecture: str, count: int, block: str, tensors: Collection[str]) -> str:
-    if architecture not in _MTP_TENSORS:
+def _mtp_fault(
+    architecture: str, graph: _MtpGraph | None, blocks: Sequence[str], tensors: Collection[str]
+) -> str:
+    if graph is None:
         return _unsupported(architecture)
-    if count > 1:
+    if len(blocks) > 1 and not graph.takes_blocks:
+        count = len(blocks)
         return f"has {count} MTP heads, of which llama.cpp takes one in {architecture} models"
-    for name in (*_NEXTN, *_MTP_TENSORS[architecture]):
-        if block + name not in tensors:
-            return f"has an MTP head without {block}{name}"
+    for block in blocks:
+        missing = [
+            [name for name in (*_NEXTN, *wanted) if block + name not in tensors]
+            for wanted in graph.tensors
+        ]
+        if least := min(missing, key=len):
+            return f"has an MTP head without {block}{least[0]}"
     return ""
 
 

@@ -84,3 +84,8 @@ class HiddenRows:
         its = self._first[second], self._count[second], self._rows[second]
         self._first[first], self._count[first], self._rows[first] = its
         self._first[second], self._count[second], self._rows[second] = mine
+
+
+def rows_bytes(width: int) -> int:
+    """Return the bytes that the rows of one sequence take."""
+    return 2 * HIDDEN_ROWS * width * np.dtype(np.float32).itemsize

@@ -94,7 +94,7 @@ class LlamaModel:
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
             self.head_fault = unusable(checked.head) if config.mtp else ""
-            self.has_head = config.mtp and checked.head is not None and not self.head_fault
+            self._head = checked.head if config.mtp and not self.head_fault else None
             self._model = load_model(config, checked.files, with_mtp=self.has_head)
             self._head_bytes = head_bytes(checked.tensor_bytes) if self.has_head else 0
             self._vocabulary = Vocabulary(self._model)
@@ -202,6 +202,11 @@ class LlamaModel:
         self._hidden.open(context, count)
         return context
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the model was loaded with the head in its file."""
+        return self._head is not None
+
     def open_head(self, file: LlamaConfig | None = None) -> LlamaHead:
         """Return the head that the model was loaded with, or the one in a file of its own.
 
@@ -210,9 +215,9 @@ class LlamaModel:
         """
         layout = Layout(False, self._layout.flash_attention)
         if file is None:
-            assert self.has_head, "loaded without a head"
+            assert self._head is not None, "loaded without a head"
             opening = layout, self._cells, self._capacity, self._head_bytes
-            head = LlamaHead(self._model, self._config, *opening)
+            head = LlamaHead(self._model, self._head, self._config, *opening)
         else:
             its = config_beside(file, self._config, self._capacity)
             head = open_head_file(its, layout, beside(self._model, self._vocabulary.names()))

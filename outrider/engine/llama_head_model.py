@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from outrider.engine.gguf_check import check_draft
 from outrider.engine.head_model import HeadModel
+from outrider.engine.heads import Head
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_heads import LlamaHead, open_head_file
 from outrider.engine.llama_loading import (
@@ -29,9 +30,8 @@ class LlamaHeadModel(HeadModel):
 
     def __init__(self, config: LlamaConfig) -> None:
         checked = check_draft(config.path)
-        if checked.head is not None and checked.head.kind is not HeadKind.MTP:
-            fault = f"{config.path} is {checked.head.kind.words}, which reads layers of its target"
-            raise InvalidConfig("model", f"{fault}: name it there as --draft-model")
+        if checked.head is not None and (fault := _fault_away(checked.head)):
+            raise InvalidConfig("model", f"{config.path} {fault}: name it there as --draft-model")
         config = replace(config, thread_count=config.thread_count or available_threads())
         layout = Layout(False, bool(config.flash_attention) or is_quantised(config.cache_type_v))
         with FilesDigest(checked.files) as files:
@@ -64,6 +64,15 @@ class LlamaHeadModel(HeadModel):
         super().close()
         if self._threads is not None:
             self._threads.close()
+
+
+def _fault_away(head: Head) -> str:
+    """Return why a head drafts in its target's process alone; empty where it does elsewhere."""
+    if head.kind is not HeadKind.MTP:
+        return f"is {head.kind.words}, which reads layers of its target"
+    if head.block_count > 1:
+        return f"has {head.block_count} MTP blocks, which draft beside their target"
+    return ""
 
 
 class _Words:

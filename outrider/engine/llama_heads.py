@@ -71,12 +71,13 @@ _FUNCTIONS: dict[str, tuple[Any, list[_Type]]] = {
 
 _STREAMS = Layout()
 _ROWS = ("llama_set_embeddings_nextn", "llama_get_embeddings_nextn")
+_BLOCKS = ("llama_set_nextn_layer_offset",)
 _LAYERS = (
     *("llama_set_embeddings_layer_inp", "llama_get_embeddings_layer_inp"),
     *("llama_model_target_layer_ids", "llama_model_target_layer_ids_n"),
 )
 _NEEDED = {
-    HeadKind.MTP: _ROWS,
+    HeadKind.MTP: (*_ROWS, *_BLOCKS),
     HeadKind.EAGLE3: (*_ROWS, *_LAYERS),
     HeadKind.DFLASH: _LAYERS,
     HeadKind.DSPARK: (*_ROWS, *_LAYERS),
@@ -120,18 +121,19 @@ def unusable(head: Head | None) -> str:
 
 
 def head_bytes(tensor_bytes: Mapping[str, int]) -> int:
-    """Return the weights that an MTP head reads for a token: its block, and the output matrix."""
+    """Return the weights that an MTP head reads for a token: a block, and the output matrix."""
     blocks = tuple(
         {f"{name.partition('.nextn.')[0]}." for name in tensor_bytes if ".nextn." in name}
     )
     own = [size for name, size in tensor_bytes.items() if name.startswith(blocks)]
-    return sum(own) + (tensor_bytes.get("output.weight") or tensor_bytes["token_embd.weight"])
+    output = tensor_bytes.get("output.weight") or tensor_bytes["token_embd.weight"]
+    return sum(own) // max(1, len(blocks)) + output
 
 
-def _output(context: Any) -> Callable[[Any], int]:
-    """Turn on the hidden rows of every token; return what says where those of a decode are."""
+def _output(context: Any, of_wanted: bool = False) -> Callable[[Any], int]:
+    """Turn on hidden rows, of all or of the wanted tokens; return what says where they are."""
     functions = head_functions()
-    functions["llama_set_embeddings_nextn"](context, True, False)  # not of wanted rows alone
+    functions["llama_set_embeddings_nextn"](context, True, of_wanted)
     found: Callable[[Any], int] = functions["llama_get_embeddings_nextn"]
     return found
 
@@ -196,25 +198,26 @@ class LlamaHead:
     def __init__(
         self,
         model: Any,
+        head: Head,
         config: LlamaConfig,
         layout: Layout,
         cells: int,
         capacity: int,
         weight_bytes: int,
-        is_alone: bool = False,
     ) -> None:
         """Open a context with streams as the target's, which is to be closed before the model is.
 
         What is alone in its model frees that, too. Raises InvalidConfig where there is no memory.
         """
         self.model = model  # llama.cpp's
-        self._own_model = model if is_alone else None
-        self.name, self.kind = config.path.stem, HeadKind.MTP
+        self._own_model = model if head.is_alone else None
+        self.name, self.kind = config.path.stem, head.kind
         self.weight_bytes = weight_bytes
         self.sequence_count, self.context = config.sequence_count, capacity
-        self.batch_rows = config.batch_rows
+        self.batch_rows, self.block_count = config.batch_rows, head.block_count
         params = context_params(config, model, layout, cells, self.sequence_count)
         params.ctx_type, params.n_rs_seq = ll.LLAMA_CONTEXT_TYPE_MTP, 0
+        params.swa_full = True  # a window is cut freely, too
         recent_errors.clear()
         self.context_pointer = ll.llama_init_from_model(model, params)
         if not self.context_pointer:
@@ -223,10 +226,14 @@ class LlamaHead:
         self.width = int(ll.llama_model_n_embd_out(model))
         self._size = self.vocabulary.size
         self._memory = ll.llama_get_memory(self.context_pointer)
-        self._address = _output(self.context_pointer)
+        self._gives_wanted = head.gives_wanted
+        self._address = _output(self.context_pointer, self._gives_wanted)
         self._batch = Batch(self.batch_rows, self.width)
+        # Of each sequence, the position after what each block has read. A cell has a part of each
+        # block, so a block that reads again what another has read finds the same cells.
+        self._read = np.zeros((self.sequence_count, self.block_count), np.int64)
 
-    def decode(self, pairs: Sequence[Pairs]) -> list[tuple[Row, Rows]]:
+    def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Row, Rows]]:
         # llama.cpp computes streams together only where their numbers rise.
         order = sorted(range(len(pairs)), key=lambda i: pairs[i].sequence)
         rising = [pairs[i] for i in order]
@@ -237,6 +244,11 @@ class LlamaHead:
             assert 0 < len(each.token_ids) == len(each.rows), f"{len(each.rows)} rows"
             assert each.position + len(each.token_ids) <= self.context, "context overflow"
             assert min(each.token_ids) >= 0 and max(each.token_ids) < self._size, "token id"
+            self._read[each.sequence, block] = each.position + len(each.token_ids)
+            if self.block_count > 1:
+                ll.llama_memory_seq_rm(self._memory, each.sequence, each.position, -1)
+        if self.block_count > 1:
+            head_functions()["llama_set_nextn_layer_offset"](self.context_pointer, block)
         chunks = [Chunk(each.sequence, each.position, each.token_ids, 1) for each in rising]
         self._batch.fill(chunks, counts, [1] * len(chunks))
         np.concatenate([each.rows for each in rising], out=self._batch.rows[: sum(counts)])
@@ -246,15 +258,17 @@ class LlamaHead:
         logits = matrix(logits_address(self.context_pointer), len(rising), self._size)
         if not math.isfinite(np.maximum.reduce(logits, axis=None)):
             raise DecodeFailed("the head computes no numbers: its weights may be damaged")
-        hidden = matrix(self._address(self.context_pointer), sum(counts), self.width)
-        ends = np.cumsum(counts)
+        ends = np.cumsum([1] * len(counts) if self._gives_wanted else counts)
+        hidden = matrix(self._address(self.context_pointer), ends[-1], self.width)
         found = {i: (logits[n], hidden[ends[n] - 1 : ends[n]]) for n, i in enumerate(order)}
         return [found[i] for i in range(len(pairs))]
 
-    def first_position(self, sequence: int) -> int:
-        return int(ll.llama_memory_seq_pos_min(self._memory, sequence))
+    def held(self, sequence: int, block_count: int = 1) -> range:
+        first = int(ll.llama_memory_seq_pos_min(self._memory, sequence))
+        return range(max(0, first), int(self._read[sequence, :block_count].min()))
 
     def truncate(self, sequence: int, token_count: int) -> int:
+        np.minimum(self._read[sequence], token_count, out=self._read[sequence])
         ll.llama_memory_seq_rm(self._memory, sequence, token_count or -1, -1)
         return token_count
 
@@ -262,6 +276,7 @@ class LlamaHead:
         ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
         # Between streams llama.cpp copies whole sequences only.
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
+        self._read[destination] = self._read[source]
         return self.truncate(destination, token_count)
 
     def close(self) -> None:
@@ -322,7 +337,7 @@ def open_head_file(
             raise InvalidConfig("draft-model", f"{path} has other tokens than the target")
         context = asked_context(config, ll.llama_model_n_ctx_train(model), None)
         opening = layout, cells_of(context), context, head_bytes(checked.tensor_bytes)
-        return LlamaHead(model, config, *opening, is_alone=True)
+        return LlamaHead(model, head, config, *opening)
     except InvalidConfig:
         ll.llama_model_free(model)
         raise

@@ -120,16 +120,22 @@ def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = Fals
 
 def load_file(path: Path, params: Any) -> Any:
     """Return a model that reads forwards. Raises InvalidConfig."""
-    recent_errors.clear()
-    model = ll.llama_model_load_from_file(os.fsencode(path), params)
-    if not model:
-        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
+    model = load_any(path, params)
     if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
         ll.llama_model_free(model)
         raise InvalidConfig("model", f"{path} is not a decoder-only model")
     if ll.llama_model_is_diffusion(model):
         ll.llama_model_free(model)
         raise InvalidConfig("model", f"{path} is a diffusion model: it is not causal")
+    return model
+
+
+def load_any(path: Path, params: Any) -> Any:
+    """Return what a file holds, a model or a head. Raises InvalidConfig."""
+    recent_errors.clear()
+    model = ll.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
     return model
 
 

@@ -28,8 +28,8 @@ def head_config(path: Path) -> LlamaConfig:
 def test_a_head_in_a_file_of_its_own_drafts_as_the_one_in_its_target(
     tmp_path: Path, architecture: str
 ) -> None:
-    target = write_mtp(tmp_path / "target.gguf", architecture)
-    alone = write_mtp(tmp_path / "mtp.gguf", architecture, is_alone=True)
+    target = write_mtp(tmp_path / "target.gguf", architecture, noise=0.01)
+    alone = write_mtp(tmp_path / "mtp.gguf", architecture, noise=0.01, is_alone=True)
     texts, drafts, accepted = [], [], []
     for own in (True, False):
         model = load(target, mtp=own)
@@ -42,7 +42,7 @@ def test_a_head_in_a_file_of_its_own_drafts_as_the_one_in_its_target(
         draft.close()
         model.close()
     assert texts[0] == texts[1] and drafts[:12] == drafts[12:]
-    assert sum(accepted[:12]) > 0.4 * DRAFTED * 12
+    assert sum(accepted[:12]) > 0.2 * DRAFTED * 12
 
 
 def test_a_head_computes_without_a_target_in_its_process(tmp_path: Path) -> None:
