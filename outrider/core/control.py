@@ -299,7 +299,9 @@ class Control(ABC):
         never = self.rule is Rule.REJECTION or self.rates.is_head
         if never or (run_ahead is None and self.pair.takes_turns):
             run_ahead = False
-        may_draft = asked.lets_draft(self.rates.source) and self._has_draft and not self._leaves_to_own
+        may_draft = (
+            asked.lets_draft(self.rates.source) and self._has_draft and not self._leaves_to_own
+        )
         sessions = self.costs.sessions_together
         n_max = asked.n_max if may_draft and not self.rates.gain.backs_off(sessions) else 0
         alone, *others = forecasts(self._conditions(), n_max, run_ahead)

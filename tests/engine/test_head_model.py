@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,13 @@ from outrider.engine.hidden_rows import pack, unpack
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_heads import LlamaHead
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.model import Chunk
+from outrider.engine.model import Chunk, Rollback
+from outrider.errors import InvalidConfig
+from outrider.model_service.config import ModelConfig
+from outrider.model_service.run import load_llama
 from outrider.row_window import HIDDEN_ROWS, NO_ROWS, RowWindow
-from tests.support.tiny_heads import write_mtp
+from outrider.speculation import HeadKind
+from tests.support.tiny_heads import write_dflash, write_eagle3, write_mtp
 
 TEXT = [3 + 37 * i % 300 for i in range(150)]
 
@@ -224,3 +230,37 @@ def test_without_rows_it_drafts_nonsense_and_nothing_breaks(
     head.give_rows(0, NO_ROWS)
     assert np.isfinite(row(head, TEXT[:20])).all()
     assert np.isfinite(row(head, TEXT[:21])).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "said"),
+    [
+        ("eagle3", write_eagle3, "is an EAGLE-3 head, which reads layers of its target"),
+        ("dflash", write_dflash, "is a DFlash head, which reads layers of its target"),
+        (
+            "mtp",
+            partial(write_mtp, architecture="step35", is_alone=True, blocks=2),
+            "has 2 MTP blocks, which draft beside their target",
+        ),
+    ],
+)
+def test_heads_that_draft_beside_their_target_alone_are_refused_in_a_line(
+    tmp_path: Path, name: str, write: Callable[..., Path], said: str
+) -> None:
+    config = ModelConfig(model=write(tmp_path / f"{name}.gguf"), is_draft=True)
+    with pytest.raises(InvalidConfig, match=f"{said}: name it there as --draft-model") as caught:
+        load_llama(config)()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_draft_service_loads_a_head_from_a_file_of_its_own(tmp_path: Path) -> None:
+    path = write_mtp(tmp_path / "mtp.gguf", "qwen35", is_alone=True)
+    model = load_llama(ModelConfig(model=path, is_draft=True, context=128, threads=1))()
+    described = model.describe()
+    assert described.head_kind is HeadKind.MTP and described.architecture == "qwen35"
+    assert described.context == 128 and described.rollback is Rollback.FULL
+    assert described.hidden_row_width == described.embedding_width
+    assert model.tokenize(b"tea", False, False)
+    model.close()
+    with pytest.raises(InvalidConfig, match="head of another model"):
+        load_llama(ModelConfig(model=path))

@@ -40,7 +40,7 @@ from tests.support.services import (
     running,
 )
 from tests.support.streams import DraftStream
-from tests.support.tiny_heads import write_mtp
+from tests.support.tiny_heads import MTP_TARGETS, write_mtp
 
 PROMPT = [3 + 37 * i % 300 for i in range(20)]
 FIXED = Speculation(n_max=3, policy=Policy.FIXED)
@@ -58,7 +58,7 @@ def load(path: Path, kind: type[LlamaModel] = LlamaModel, **options: Any) -> Lla
 
 def load_head(path: Path) -> LlamaHeadModel:
     """Return the head of the same model, from a file of its own."""
-    architecture = "qwen35" if "qwen35" in path.name else "glm4moe"
+    architecture = path.stem
     return LlamaHeadModel(
         config(write_mtp(path.with_name("mtp.gguf"), architecture, is_alone=True))
     )
@@ -66,7 +66,7 @@ def load_head(path: Path) -> LlamaHeadModel:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return write_mtp(tmp_path / "m.gguf", "glm4moe")
+    return write_mtp(tmp_path / "glm4moe.gguf", "glm4moe")
 
 
 class Slow(LlamaModel):
@@ -116,8 +116,10 @@ async def plain(trio: Trio, asked: orchestrator_messages.GenerateRequest) -> Com
     return await generate(trio.orchestrator, alone)
 
 
-@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35"])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("architecture", "temperature"),
+    [*((each, 0.0) for each in MTP_TARGETS), ("glm4moe", 0.8), ("qwen35", 0.8)],
+)
 async def test_it_drafts_what_the_head_beside_the_target_does(
     tmp_path: Path, architecture: str, temperature: float
 ) -> None:
