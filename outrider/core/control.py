@@ -370,6 +370,7 @@ class Control(ABC):
             round_overhead_seconds=costs.overhead.value,
             run_ahead=self.runs_ahead(),
             takes_turns=self.pair.takes_turns,
+            head=self.rates.is_head,
             decode_costs=tuple(
                 (each.rows, each.seconds + each.slope * self._text_length)
                 for each in costs.table.points

@@ -45,6 +45,7 @@ PURE = (
     "outrider_cli.demo.questions",
     "outrider_cli.doctor.checks",
     "outrider_cli.doctor.model_checks",
+    "outrider_cli.forecasting",
     "outrider_cli.memories",
     "outrider_cli.numerics",
     "outrider_cli.verdict",
