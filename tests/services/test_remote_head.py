@@ -206,7 +206,9 @@ async def test_a_head_may_dial_in(path: Path) -> None:
         async with running(JoiningDraft(orchestrator.address, partial(load_head, path))):
             await eventually(lambda: bool(orchestrator.pool.drafts))
             done = await generate(orchestrator, asked_for())
+            status = await orchestrator.status()
     assert done.statistics.accepted_token_count > 10
+    assert status.controller.head
 
 
 async def test_a_target_without_rows_refuses_it_in_a_line(path: Path) -> None:
