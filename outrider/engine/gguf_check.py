@@ -339,7 +339,8 @@ def _check_model(values: dict[str, Value]) -> None:
     layers = keys.integer("block_count", _MOST_LAYERS)
     if not layers:
         raise _Damaged(f"it has no {keys.architecture}.block_count")
-    keys.integer("nextn_predict_layers", layers)
+    has_trunk = keys.architecture != "gemma4-assistant"
+    keys.integer("nextn_predict_layers", layers - has_trunk)  # or llama.cpp has no layer to run
     _check_heads(keys)
     _check_states(keys)
     _check_experts(keys)

@@ -7,6 +7,7 @@ own. Pure: it looks at the keys and the tensors' names of a file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -192,3 +193,32 @@ def fault_beside(head: Head, target: Beside) -> str:
         read = ", ".join(map(str, head.target_layers))
         return f"is {words} that reads layers {read}; the target has {target.layer_count}"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedHead:
+    """A head, and what its file has of it alone."""
+
+    head: Head
+    block_count: int
+    weights: int
+    """Bytes."""
+
+
+def carried(head: Head | None, tensor_bytes: Mapping[str, int]) -> CarriedHead | None:
+    """Return what a file with these tensors has of its head; None where it has none."""
+    if head is None:
+        return None
+    sizes = Counter[str]()
+    for name, size in tensor_bytes.items():
+        sizes[_block(name)] += size
+    blocks = sizes.keys() - {""}
+    if head.is_alone:
+        return CarriedHead(head, len(blocks), sizes.total())
+    blocks &= {_block(name) for name in tensor_bytes if ".nextn." in name}
+    return CarriedHead(head, len(blocks), sum(sizes[block] for block in blocks))
+
+
+def _block(name: str) -> str:
+    """Return the number of the block that a tensor is of; empty for one of none."""
+    return name.split(".")[1] if name.startswith("blk.") else ""

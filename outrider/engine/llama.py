@@ -93,8 +93,9 @@ class LlamaModel:
         self._ctx: Any = None
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
-            self.head_fault = unusable(checked.head) if config.mtp else ""
+            self.head_fault = unusable(checked.head, config.path) if config.mtp else ""
             self._head = checked.head if config.mtp and not self.head_fault else None
+            self.has_head = self._head is not None
             self._model = load_model(config, checked.files, with_mtp=self.has_head)
             self._head_bytes = head_bytes(checked.tensor_bytes) if self.has_head else 0
             self._vocabulary = Vocabulary(self._model)
@@ -201,11 +202,6 @@ class LlamaModel:
             self._threads.attach(context)
         self._hidden.open(context, count)
         return context
-
-    @property
-    def has_head(self) -> bool:
-        """Whether the model was loaded with the head in its file."""
-        return self._head is not None
 
     def open_head(self, file: LlamaConfig | None = None) -> LlamaHead:
         """Return the head that the model was loaded with, or the one in a file of its own.

@@ -13,9 +13,10 @@ from typing import Any
 
 from outrider.engine.footprint import Footprint, read_footprint
 from outrider.engine.gguf_check import check_draft, check_gguf
+from outrider.engine.heads import fault_beside
 from outrider.engine.hidden_rows import rows_bytes
 from outrider.engine.llama_devices import gpus
-from outrider.engine.llama_heads import unusable
+from outrider.engine.llama_heads import beside, missing_functions, unusable
 from outrider.engine.llama_library import init_backend, last_error, ll, log_lines
 from outrider.engine.llama_loading import (
     LlamaConfig,
@@ -39,7 +40,8 @@ def footprint(config: LlamaConfig) -> Footprint:
     """
     init_backend()
     checked = check_gguf(config.path)
-    kind = checked.head.kind if config.mtp and checked.head and not unusable(checked.head) else None
+    head = checked.head if config.mtp else None
+    kind = head.kind if head and not unusable(head, config.path) else None
     rows = 0
     with log_lines() as lines, _model(config, with_mtp=kind is not None) as model:
         cells = _cells(config, model, checked.position_count)
@@ -53,14 +55,19 @@ def footprint(config: LlamaConfig) -> Footprint:
 
 
 def head_footprint(config: LlamaConfig, target: LlamaConfig) -> Footprint:
-    """Return what a head in a file of its own would take beside its target. Raises InvalidConfig.
+    """Return what a head in a file of its own would take beside its target.
 
-    That it fits the target and can be used was found out before.
+    Raises InvalidConfig for one that cannot be used, with this target or at all.
     """
     init_backend()
     checked, its = check_draft(config.path), check_gguf(target.path)
     assert checked.head is not None, f"{config.path} is no head"
+    if fault := missing_functions(checked.head.kind):
+        raise InvalidConfig("draft-model", fault)
     with _model(target) as model:
+        fault = checked.head.fault or fault_beside(checked.head, beside(model, ()))
+        if fault:
+            raise InvalidConfig("draft-model", f"{config.path.name} {fault}")
         cells, rows = _cells(target, model, its.position_count), _row_bytes(target, model)
         with (
             _context(target, model, cells) as lender,

@@ -115,9 +115,11 @@ def missing_functions(kind: HeadKind, found: Iterable[str] | None = None) -> str
     return f"this llama.cpp cannot run {kind.words}: it has no {', '.join(missing)}"
 
 
-def unusable(head: Head | None) -> str:
+def unusable(head: Head | None, path: Path) -> str:
     """Return why the head that a model's file carries is not used; empty where it is."""
-    return "" if head is None else head.fault or missing_functions(head.kind)
+    if head is None:
+        return ""
+    return f"{path} {head.fault}" if head.fault else missing_functions(head.kind)
 
 
 def head_bytes(tensor_bytes: Mapping[str, int]) -> int:
@@ -257,7 +259,9 @@ class LlamaHead:
             raise DecodeFailed(f"the head's llama_decode returned {code}: {last_error()}")
         logits = matrix(logits_address(self.context_pointer), len(rising), self._size)
         if not math.isfinite(np.maximum.reduce(logits, axis=None)):
-            raise DecodeFailed("the head computes no numbers: its weights may be damaged")
+            raise DecodeFailed(
+                f"the head in {self.name} computes no numbers: its weights may be damaged"
+            )
         ends = np.cumsum([1] * len(counts) if self._gives_wanted else counts)
         hidden = matrix(self._address(self.context_pointer), ends[-1], self.width)
         found = {i: (logits[n], hidden[ends[n] - 1 : ends[n]]) for n, i in enumerate(order)}

@@ -8,6 +8,7 @@ from enum import Enum
 
 from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.footprint import Gpu
+from outrider.engine.heads import CarriedHead
 from outrider.engine.thread_choice import thread_choices
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_profile
@@ -265,6 +266,12 @@ class ModelFile:
     error: str = ""
     is_loaded: bool = True  # to see what it does
     context: int = 0  # tokens of a session, as it would be hosted; 0 where unknown
+    head: CarriedHead | None = None  # in it, or all of it
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the file holds nothing but a head."""
+        return self.head is not None and self.head.head.is_alone
 
 
 def judge_sizes(target: ModelFile, draft: ModelFile) -> list[Finding]:

@@ -78,6 +78,7 @@ def test_states_and_windows_are_counted(tmp_path: Path, name: str) -> None:
     assert only(footprint(config_of(path, context=64))).caches > 0
 
 
+READ = 0, 1, 2  # the layers that a head reads
 BLOCK = re.compile(r"blk\.2\.")  # the head's
 
 
@@ -129,10 +130,10 @@ def test_a_head_in_a_file_of_its_own_is_counted_beside_its_target(
     if kind == "mtp":
         write_mtp(path, "qwen35", is_alone=True)
     elif kind == "eagle3":
-        write_eagle3(path)
+        write_eagle3(path, READ)
         rows = 3
     else:
-        write_dflash(path, has_markov=kind == "dspark")
+        write_dflash(path, has_markov=kind == "dspark", layers=READ)
         layers, rows = 2, 3
     target = config_of(write_mtp(tmp_path / "m.gguf", "qwen35"))
     share = only(head_footprint(config_of(path, context=0), target))
@@ -140,6 +141,13 @@ def test_a_head_in_a_file_of_its_own_is_counted_beside_its_target(
     cells = 3 * 512 * layers * HEAD * 2 * 2  # one key and one value head of two bytes a number
     assert share.caches == pytest.approx(cells + rows * 3 * rows_bytes(WIDTH), abs=0.01 * MIB)
     assert share.compute > 0
+
+
+def test_a_head_that_does_not_go_with_its_target_is_not_sized(tmp_path: Path) -> None:
+    target = config_of(write_mtp(tmp_path / "m.gguf", "qwen35"))
+    head = config_of(write_eagle3(tmp_path / "e.gguf", (0, 1, 3)))
+    with pytest.raises(InvalidConfig, match=r"e.gguf is .* reads layers 0, 1, 3; .* has 2"):
+        head_footprint(head, target)
 
 
 def test_what_cannot_be_loaded_is_refused(path: Path) -> None:

@@ -398,7 +398,7 @@ def test_a_target_whose_head_is_not_supported_runs_without(tmp_path: Path) -> No
     )
     model = load(path)
     assert not model.has_head
-    assert model.head_fault == "has an MTP head without blk.2.nextn.eh_proj.weight"
+    assert model.head_fault == f"{path} has an MTP head without blk.2.nextn.eh_proj.weight"
     assert len(start(model)) == len(PROMPT) + 1
     model.close()
 

@@ -84,5 +84,5 @@ def test_a_head_that_is_not_used_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     )
     model = load(path)
     assert open_own_head(model) is None
-    assert said == [{"detail": "has an MTP head without blk.2.nextn.eh_proj.weight"}]
+    assert said == [{"detail": f"{path} has an MTP head without blk.2.nextn.eh_proj.weight"}]
     model.close()

@@ -65,6 +65,7 @@ def write_mtp(
     edit: Callable[[Tensors], object] = lambda _: None,
     blocks: int = 1,
     vocabulary: Vocabulary | None = None,
+    edit_keys: Callable[[GGUFWriter], object] = lambda _: None,
 ) -> Path:
     """Write a target with an MTP head, or that head alone; the same arguments give the same bytes.
 
@@ -78,6 +79,7 @@ def write_mtp(
     _header(writer, architecture, layers, blocks)
     writer.add_nextn_predict_layers(blocks)
     _add_tokenizer(writer, vocabulary or Vocabulary())
+    edit_keys(writer)
     tensors = _outer(draw)
     trunk = [_trunk_layer(draw, architecture, layer, noise) for layer in range(layers)]
     if not is_alone:

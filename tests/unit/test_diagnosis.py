@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.footprint import CPU, DeviceShare, Footprint, Gpu
+from outrider.engine.heads import CarriedHead, Head
+from outrider.speculation import HeadKind
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
@@ -36,6 +38,7 @@ from outrider_cli.doctor.checks import (
     show_time,
     unmeasured,
 )
+from outrider_cli.doctor.head_checks import judge_heads
 from outrider_cli.doctor.machine import nvidia_driver
 from outrider_cli.doctor.model_checks import Placed, judge_decodes, judge_memory, judge_models
 from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer, judge_peer
@@ -288,6 +291,43 @@ def test_a_file_that_cannot_be_read_is_a_problem():
     findings = judge_models([TARGET, broken])
     assert levels(findings) == [OK, PROBLEM]
     assert findings[1].message == "draft: d.gguf is not a GGUF file"
+
+
+MTP = Head(HeadKind.MTP, "qwen35", is_alone=False, width=64)
+EAGLE3 = Head(HeadKind.EAGLE3, "eagle3", target_layers=(1, 2, 3), width=64)
+WITH_HEAD = replace(TARGET, head=CarriedHead(MTP, 1, 2 * 10**6))
+HEAD_FILE = ModelFile(role="draft", name="e.gguf", head=CarriedHead(EAGLE3, 2, 10**6))
+MISSING = {"mtp": "this llama.cpp cannot run an MTP head: it has no x"}
+
+
+def told(*files: ModelFile, missing: dict[str, str] | None = None, beside: str = "") -> list[str]:
+    findings = judge_heads(files, missing or {}, beside)
+    return [f"{each.level.value}: {each.message}" for each in findings]
+
+
+def test_a_head_in_a_targets_file_is_told_with_its_size_and_whether_it_drafts():
+    words = "target: an MTP head in its file, 1 block of 2.0 MB"
+    assert told(WITH_HEAD) == [f"ok: {words}; it drafts in the target's process"]
+    small = ModelFile(role="draft", name="d.gguf", head=CarriedHead(MTP, 1, 9))
+    assert told(WITH_HEAD, small) == [f"ok: {words}; not used beside a draft model"]
+    assert told(TARGET) == []
+
+
+def test_a_head_that_is_not_used_is_a_note_with_the_reason():
+    assert told(WITH_HEAD, missing=MISSING) == [f"note: target: {MISSING['mtp']}"]
+    broken = CarriedHead(replace(MTP, fault="has an MTP head of x, which is not supported"), 1, 9)
+    assert told(replace(TARGET, head=broken)) == [
+        f"note: target: {TARGET.name} has an MTP head of x, which is not supported"
+    ]
+
+
+def test_a_head_in_a_file_of_its_own_is_told_with_the_targets_that_it_can_read():
+    words = "draft: e.gguf is an EAGLE-3 head, 2 blocks of 1.0 MB, for targets of width 64"
+    assert told(TARGET, HEAD_FILE) == [f"ok: {words}, of which it reads the layers 1, 2, 3"]
+    mtp = replace(HEAD_FILE, head=CarriedHead(replace(MTP, is_alone=True), 1, 10**6))
+    assert told(mtp)[0].endswith("for targets of qwen35, width 64")
+    wrong = "e.gguf is an EAGLE-3 head of a target of width 64, not 32"
+    assert told(TARGET, HEAD_FILE, beside=wrong) == [f"problem: draft: {wrong}"]
 
 
 def placed(role: str, *shares: DeviceShare, splits: int = 1) -> Placed:

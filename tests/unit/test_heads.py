@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from outrider.engine.heads import Beside, Head, fault_beside, find_head
+from outrider.engine.heads import Beside, CarriedHead, Head, carried, fault_beside, find_head
 from outrider.speculation import HeadKind
 
 Values = dict[str, object]
@@ -121,3 +121,12 @@ def test_a_head_reads_only_a_target_that_has_what_it_reads(
 ) -> None:
     fault = fault_beside(head, Beside(architecture, 4, width))
     assert said in fault if said else not fault
+
+
+def test_what_a_file_has_of_a_head_alone_is_its_blocks_or_all_of_it() -> None:
+    sizes = {"token_embd.weight": 1000, "blk.0.attn_norm.weight": 100}
+    sizes |= {"blk.1.nextn.eh_proj.weight": 10, "blk.1.attn_q.weight": 1}
+    inside, alone = (Head(HeadKind.MTP, "qwen35", is_alone=is_alone) for is_alone in (False, True))
+    assert carried(None, sizes) is None
+    assert carried(inside, sizes) == CarriedHead(inside, 1, 11)
+    assert carried(alone, sizes) == CarriedHead(alone, 2, 1111)

@@ -44,6 +44,7 @@ PURE = (
     "orchestrator.resuming",
     "outrider_cli.demo.questions",
     "outrider_cli.doctor.checks",
+    "outrider_cli.doctor.head_checks",
     "outrider_cli.doctor.model_checks",
     "outrider_cli.forecasting",
     "outrider_cli.memories",
