@@ -69,7 +69,7 @@ class DraftingOptions:
         typer.Option(
             metavar="NAMES",
             help="Of model, mtp, eagle3, dflash, dspark, prediction, forced, suffix, copy, "
-            "ngram, past.",
+            "ngram, past; also --spec-type.",
             show_default="all",
         ),
     ] = None
