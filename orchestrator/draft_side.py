@@ -31,7 +31,6 @@ from outrider.core.generation import Generation
 from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed
-from outrider.speculation import MODEL
 from outrider.v1 import draft_service_pb2
 from outrider.wire_checks import within
 
@@ -87,7 +86,7 @@ class DraftSide:
 
     def open(self) -> None:
         """Open a stream to the best draft as soon as one is usable."""
-        if not self._generation.plan.control.speculation.lets_draft(MODEL):
+        if not self._generation.plan.control.speculation.drafts:
             return
         ways = (self._fail_over.failed, ())
         if self._pool.may_have_draft and not any(map(self._open_besides, ways)):
@@ -139,7 +138,9 @@ class DraftSide:
         self._allowance = OrderAllowance()
         with self._timings.traced():
             self._attempts.begin(opening, draft.peer.open(opening))
-        self._generation.draft_opened(hosted.model.context_token_count)
+        its = hosted.model
+        row_width = its.hidden_row_width if its.head else 0
+        self._generation.draft_opened(its.context_token_count, row_width)
 
     def _lose(self, link: Link, lost: StreamLost) -> None:
         """Continue with another draft, or with the same one unless it would refuse again."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable, Point, RejectionCost
-from outrider.descriptions import own_source
+from outrider.descriptions import draft_source, own_source
 from outrider.messages import MAX_LINES
 from outrider.trees import MAX_LEAVES
 from outrider.v1 import common_pb2 as common
@@ -98,7 +98,7 @@ def rates_of_draft(draft: Described) -> DraftRates:
     """Return what is known of a draft before its first round: what it measured at load."""
     rates = DraftRates()
     if draft.model is not None:
-        rates.latency = Mean(draft.round_trip)
+        rates.latency, rates.source = Mean(draft.round_trip), draft_source(draft.model)
         take_measured_rates(rates, draft.model)
     return rates
 

@@ -29,7 +29,7 @@ from outrider.response import (
     TextPiece,
     Token,
 )
-from outrider.speculation import DRAFTERS, LOCAL_DRAFTERS, MODEL
+from outrider.speculation import DRAFTERS, LOCAL_DRAFTERS
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire_responses import write_pages
 
@@ -233,9 +233,9 @@ def _predicted(plan: Plan) -> tuple[int, int]:
 
 def _sources(plan: Plan, counts: Counts, timings: Timings) -> Iterator[SourceStatistics]:
     """Yield what each source did; of a draft model's time its service's is a part."""
-    known = dict(counts.sources)
+    known, service = dict(counts.sources), plan.control.rates.source
     if timings.draft.work:
-        known.setdefault(MODEL, SourceCounts())
+        known.setdefault(service, SourceCounts())
     for name in (each for each in DRAFTERS if each in known):
         its = known[name]
         says_agreed = name in LOCAL_DRAFTERS or plan.opening.rule is not Rule.REJECTION
@@ -245,7 +245,7 @@ def _sources(plan: Plan, counts: Counts, timings: Timings) -> Iterator[SourceSta
             accepted_token_count=its.accepted,
             decided_token_count=its.decided if says_agreed else None,
             agreed_token_count=its.agreed if says_agreed else None,
-            seconds=its.seconds + (timings.draft.work if name == MODEL else 0.0),
+            seconds=its.seconds + (timings.draft.work if name == service else 0.0),
         )
 
 

@@ -50,6 +50,7 @@ _MOST_CHARACTERS = {
     "cores_digest": 64,
     "bos_token_text": 256,
     "eos_token_text": 256,
+    "architecture": 256,
 }
 _LEAST_OF_A_MODEL = {
     "context_token_count": 1,
@@ -59,6 +60,7 @@ _LEAST_OF_A_MODEL = {
     "thread_count": 0,
     "core_count": 0,
     "round_draft_token_limit": 0,
+    "hidden_row_width": 0,
 }
 _MOST_COSTS = 256  # rows of a table of decode costs
 _MOST_KEYS = 8  # vocabularies that a peer says it knows
@@ -120,8 +122,16 @@ HEAD_NUMBERS: Mapping[HeadKind, Any] = {
 
 def own_source(draft: common.OwnDraft) -> str:
     """Return the name of a target's own draft among the drafters; of an unknown head MODEL."""
-    found = (kind.value for kind, number in HEAD_NUMBERS.items() if number == draft.head)
-    return next(found, MODEL)
+    return _source_of(draft.head)
+
+
+def draft_source(draft: common.GetModelResponse) -> str:
+    """Return the name of a draft service's model among the drafters, in the same way."""
+    return _source_of(draft.head)
+
+
+def _source_of(head: int) -> str:
+    return next((kind.value for kind, number in HEAD_NUMBERS.items() if number == head), MODEL)
 
 
 def _check_own_draft(draft: common.OwnDraft) -> None:

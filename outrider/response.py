@@ -155,6 +155,7 @@ class ControllerView:
     round_overhead_seconds: float = 0.0  # of a round, beside the target's decode
     run_ahead: bool = False
     takes_turns: bool = False  # draft and target share cores and decode one after the other
+    head: bool = False  # the draft is one, which never drafts while the target verifies
     decode_costs: tuple[tuple[int, float], ...] = ()  # rows and seconds, as of now
 
 

@@ -254,6 +254,8 @@ class Control(ABC):
 
         On the same cores the target's own does the work as long as it drafts at all.
         """
+        if not self.speculation.lets_draft(self.rates.source):
+            return False
         return self._own is None or self._own.drafts_nothing or not self.pair.takes_turns
 
     @property
@@ -294,9 +296,12 @@ class Control(ABC):
     def _best(self) -> Forecast:
         """Return what pays most of all that may be used now, or the target alone."""
         asked, own, run_ahead = self.speculation, self._own, self.speculation.run_ahead
-        if self.rule is Rule.REJECTION or (run_ahead is None and self.pair.takes_turns):
+        never = self.rule is Rule.REJECTION or self.rates.is_head
+        if never or (run_ahead is None and self.pair.takes_turns):
             run_ahead = False
-        may_draft = asked.lets_draft(MODEL) and self._has_draft and not self._leaves_to_own
+        may_draft = (
+            asked.lets_draft(self.rates.source) and self._has_draft and not self._leaves_to_own
+        )
         sessions = self.costs.sessions_together
         n_max = asked.n_max if may_draft and not self.rates.gain.backs_off(sessions) else 0
         alone, *others = forecasts(self._conditions(), n_max, run_ahead)
@@ -365,6 +370,7 @@ class Control(ABC):
             round_overhead_seconds=costs.overhead.value,
             run_ahead=self.runs_ahead(),
             takes_turns=self.pair.takes_turns,
+            head=self.rates.is_head,
             decode_costs=tuple(
                 (each.rows, each.seconds + each.slope * self._text_length)
                 for each in costs.table.points
@@ -432,7 +438,7 @@ class Control(ABC):
 
     def runs_ahead(self) -> bool:
         """Return whether the draft continues while the target verifies."""
-        if self.rule is Rule.REJECTION:
+        if self.rule is Rule.REJECTION or self.rates.is_head:
             return False
         if self.speculation.run_ahead is not None:
             return self.speculation.run_ahead

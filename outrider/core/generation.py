@@ -99,9 +99,9 @@ class Generation:
 
     # --- what happened at the draft ---
 
-    def draft_opened(self, context: int) -> None:
-        """A stream to the draft is open; it has no line yet."""
-        self._draft.open(context)
+    def draft_opened(self, context: int, row_width: int = 0) -> None:
+        """A stream to the draft is open; it has no line yet. A head reads rows of such a width."""
+        self._draft.open(context, row_width)
         self._control.note_presence(True)
 
     def draft_lost(self) -> None:
@@ -189,6 +189,7 @@ class Generation:
             begin = now if since is None else since
             own_source = self._control.own_source
             self._commit_answer(asked, decodes_of(asked, news, begin, now, own_source))
+            self._remote.note_rows(answer.hidden, len(self.committed))
 
     def _commit_answer(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
         """Commit what an answer adds to the text; each decode by itself where it is watched."""

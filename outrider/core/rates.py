@@ -302,6 +302,11 @@ class DraftRates:
     retry: Retry = field(default_factory=Retry)
     """Of a draft that does not pay."""
 
+    @property
+    def is_head(self) -> bool:
+        """Whether it reads the target's hidden rows, so that it never drafts ahead of those."""
+        return self.source != MODEL
+
     def doubt(self) -> None:
         """Let the next times count for more, the longer the draft was not seen to draft.
 

@@ -18,10 +18,11 @@ import numpy as np
 
 from outrider.engine.cache import Session, SessionCache, common_prefix
 from outrider.engine.calibrate import REPEATS
-from outrider.engine.hidden_rows import HIDDEN_ROWS, Rows
+from outrider.engine.hidden_rows import Rows
 from outrider.engine.model import MAX_ROWS_OUT, Model, Row
 from outrider.engine.own_draft import DraftCosts, DraftLine, DraftMemory, OwnDraft
 from outrider.errors import DecodeFailed
+from outrider.row_window import HIDDEN_ROWS
 from outrider.speculation import HeadKind
 
 _TIMED_TOKENS = 4

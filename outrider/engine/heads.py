@@ -111,6 +111,11 @@ class Beside:
     """Numbers of its rows."""
 
 
+def feeds_mtp(architecture: str) -> bool:
+    """Return whether a model has hidden rows for MTP heads, with one in its file or without."""
+    return architecture in _MTP_GRAPHS
+
+
 def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | None:
     """Return the head that a file with these keys and tensors carries; None where it has none."""
     named = values.get("general.architecture")

@@ -25,6 +25,7 @@ from outrider.engine.llama_loading import (
     cells_of,
     context_params,
     layouts_of,
+    load_any,
     load_file,
     model_params,
     sequences_of,
@@ -70,7 +71,7 @@ def head_footprint(config: LlamaConfig, target: LlamaConfig) -> Footprint:
         with (
             log_lines() as lines,
             _lent(model, head) as lender,
-            _model(config, with_mtp=True) as loaded,
+            _model(config, with_mtp=True, is_head=True) as loaded,
             _context(target, loaded, cells, head.kind, lender),
         ):
             pass
@@ -89,10 +90,10 @@ def _lent(target: Any, head: Head) -> Iterator[Any]:
 
 
 @contextmanager
-def _model(config: LlamaConfig, with_mtp: bool = False) -> Iterator[Any]:
+def _model(config: LlamaConfig, with_mtp: bool = False, is_head: bool = False) -> Iterator[Any]:
     params = model_params(config)
     params.load_mtp, params.no_alloc, params.load_mode = with_mtp, True, ll.LLAMA_LOAD_MODE_NONE
-    model = load_file(config.path, params)
+    model = (load_any if is_head else load_file)(config.path, params)
     try:
         yield model
     finally:

@@ -13,10 +13,10 @@ from outrider.engine.llama_heads import LlamaHead, Opening, head_bytes, missing_
 from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
 from outrider.engine.llama_loading import (
     LlamaConfig,
+    architecture_of,
     asked_context,
     cells_of,
     load_model,
-    metadata,
 )
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import Layout
@@ -56,7 +56,7 @@ def open_head_file(
     if fault := missing_functions(head.kind):
         raise InvalidConfig("draft-model", fault)
     config = replace(config, thread_count=config.thread_count or available_threads())
-    model = load_model(config, checked.files, with_mtp=True)
+    model = load_model(config, checked.files, with_mtp=True, is_head=True)
     lender = None
     try:
         if target is not None and Vocabulary(model).names() != names:
@@ -88,7 +88,7 @@ def fault_with(head: Head, target: Any) -> str:
     if target is None:
         borrowed = f"is {head.kind.words} without token embeddings, which needs its target here"
         return borrowed if head.borrows else ""
-    architecture = metadata(target, "general.architecture")
+    architecture = architecture_of(target)
     layers, width = ll.llama_model_n_layer(target), ll.llama_model_n_embd_out(target)
     return fault_beside(head, Beside(architecture, int(layers), int(width)))
 

@@ -319,6 +319,9 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         trained_context_token_count=model.trained_context,
         embedding_width=model.embedding_width,
         file_type=model.file_type,
+        architecture=model.architecture,
+        hidden_row_width=model.hidden_row_width,
+        head=HEAD_NUMBERS[model.head_kind] if model.head_kind else None,
     )
     describe_preparation(response, loaded.prepared)
     if loaded.own_draft is not None:

@@ -327,6 +327,9 @@ def judge_pairing(
         words += [right] if right else []
         remedy = "a draft of the target's own family is accepted more often (--same-vocabulary)"
         return Finding("pair", Severity.NOTE, "; ".join(words), remedy)
+    if rule == "head":
+        remedy = "take a head of this target, which keeps what heads read (--hidden-rows)"
+        return Finding("pair", Severity.PROBLEM, mismatch, remedy)
     message = f"the vocabularies do not match (rule: {rule}): {mismatch}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
     return Finding("pair", Severity.PROBLEM, message, remedy)

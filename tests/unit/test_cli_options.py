@@ -48,6 +48,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "snapshots": 2,
         "nice": 5,
         "embeddings": True,
+        "hidden_rows": True,
         "kv_cache": "pool",
         "flash_attention": "on",
         "cpu_kernels": "zen4",

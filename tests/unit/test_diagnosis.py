@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -727,6 +728,32 @@ def test_an_orchestrator_that_drafts_is_fine():
 def test_the_link_between_orchestrator_and_target_is_judged():
     slow = orchestrator(status_of("target", MODEL, 200), DRAFTING)
     assert levels(judge_peer(slow)) == [OK, OK, NOTE, OK, OK]
+
+
+HEADED = common.GetModelResponse(
+    model_name="big", decode_costs=[common.DecodeCost(row_count=n, milliseconds=30) for n in (1, 8)]
+)
+HEAD = common.GetModelResponse(
+    model_name="mtp-big",
+    head=common.HEAD_KIND_MTP,
+    decode_costs=[common.DecodeCost(row_count=1, milliseconds=2)],
+)
+
+
+@pytest.mark.parametrize(("trip", "level"), [(1, OK), (200, NOTE)])
+def test_a_head_away_from_its_target_is_told_up_to_where_it_pays(trip: int, level: Severity):
+    """It drafts after each round, so that each waits for its round trip."""
+    peers = status_of("target", HEADED, 1), status_of("draft", HEAD, trip)
+    [finding] = [each for each in judge_peer(orchestrator(*peers)) if "head" in each.message]
+    far = re.search(r"up to a round trip of ([\d.]+) ms", finding.message)
+    assert far is not None and 20 < float(far[1]) < 120
+    assert (finding.level, f"it is {trip}.0 ms away" in finding.message) == (level, True)
+
+
+def test_a_head_of_another_target_is_a_problem_that_names_it():
+    finding = judge_pairing("the draft is an MTP head: it is one of glm4moe", "head")
+    assert (finding.level, finding.message.count("glm4moe")) == (PROBLEM, 1)
+    assert "--hidden-rows" in finding.remedy
 
 
 def test_a_pair_that_the_orchestrator_refuses_is_a_problem():

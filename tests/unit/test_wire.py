@@ -33,6 +33,7 @@ from outrider.messages import (
     SessionParameters,
     Span,
 )
+from outrider.row_window import HIDDEN_ROWS, RowWindow
 from outrider.sampling import SamplingParameters, Stage
 from outrider.speculation import MODEL
 from outrider.v1 import common_pb2 as common
@@ -165,6 +166,33 @@ def test_an_order_comes_in_as_it_went_out(
     until = max(0, text.end + ahead)
     order = Order(number, text, until, frame_tokens, stop_below, lines, stop_below / 256)
     assert wire_drafts.read_order(sent(wire_drafts.write_order(order)).order, SIZE) == order
+
+
+HIDDEN = RowWindow(3, (b"\1\2\3\4", b"\5\6\7\x08"))
+
+
+def test_hidden_rows_come_in_as_they_went_out() -> None:
+    order = Order(2, Span(4, [5, 6]), 8, rows=HIDDEN)
+    assert wire_drafts.read_order(sent(wire_drafts.write_order(order)).order, SIZE) == order
+    round_ = Round(1, Span(4, [5, 6]), [], Form.SAMPLED, wants_rows=True)
+    assert wire_rounds.read_round(sent(wire_rounds.write_round(round_)).round, SIZE) == round_
+    answer = Answer(1, 5, 0, Rows([7]), hidden=HIDDEN)
+    read = wire_rounds.read_answer(sent(wire_rounds.write_answer(answer, 0)), SIZE)
+    assert (read.position, read.hidden) == (answer.position, HIDDEN)
+
+
+def test_rows_beyond_an_order_s_text_are_refused() -> None:
+    """The row of its last token follows from that alone where the target has decoded it."""
+    order = Order(2, Span(4, [5]), 8, rows=HIDDEN)
+    with pytest.raises(InvalidRequest, match="hidden_rows"):
+        wire_drafts.read_order(wire_drafts.write_order(order).order, SIZE)
+
+
+def test_more_rows_than_a_window_has_are_refused() -> None:
+    message = wire_rounds.write_answer(Answer(1, 5, 0, Rows([7]), hidden=HIDDEN), 0)
+    message.hidden_rows.rows.extend([b"12"] * HIDDEN_ROWS)
+    with pytest.raises(InvalidRequest, match="hidden_rows"):
+        wire_rounds.read_answer(message, SIZE)
 
 
 @SETTINGS
