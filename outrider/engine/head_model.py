@@ -74,7 +74,7 @@ class HeadModel:
     def __init__(self, head: Head, words: HeadWords, description: ModelDescription) -> None:
         """Take a head and its vocabulary; they are closed with it, the vocabulary first."""
         self._head, self._words, self._description = head, words, description
-        self.width = head.width
+        self.width = head.row_width
         self._most_read = min(2 * HIDDEN_ROWS, head.batch_rows)
         self._sequences = [_Sequence() for _ in range(head.sequence_count)]
 
@@ -91,7 +91,7 @@ class HeadModel:
             held.token_ids += chunk.token_ids
         found: dict[int, Row] = {}
         for pairs in self._parted([chunk.sequence for chunk in chunks if chunk.row_count]):
-            for each, (row, hidden) in zip(pairs, self._head.decode(pairs), strict=True):
+            for each, ([row], hidden) in zip(pairs, self._head.decode(pairs), strict=True):
                 self._note_read(each, hidden)
                 found[each.sequence] = row.copy()  # there may be another decode
         return [

@@ -8,7 +8,8 @@ from outrider.engine.gguf_check import check_draft
 from outrider.engine.head_model import HeadModel
 from outrider.engine.heads import Head
 from outrider.engine.identity import FilesDigest, identity_of
-from outrider.engine.llama_heads import LlamaHead, open_head_file
+from outrider.engine.llama_head_files import open_head_file
+from outrider.engine.llama_heads import HeadContext
 from outrider.engine.llama_loading import (
     LlamaConfig,
     cores_of,
@@ -44,7 +45,7 @@ class LlamaHeadModel(HeadModel):
         description = ModelDescription(
             name=head.name,
             identity=identity,
-            hidden_row_width=head.width,
+            hidden_row_width=head.row_width,
             head_kind=head.kind,
             context=head.context,
             sequence_count=head.sequence_count,
@@ -78,7 +79,7 @@ def _fault_away(head: Head) -> str:
 class _Words:
     """The vocabulary in a head's file."""
 
-    def __init__(self, head: LlamaHead) -> None:
+    def __init__(self, head: HeadContext) -> None:
         self._vocabulary = head.vocabulary
         self._samplers = Samplers(head.vocabulary.pointer, head.vocabulary.size, head.context)
         self.token_texts, self.token_names = head.vocabulary.texts, head.vocabulary.names

@@ -90,8 +90,10 @@ class LlamaConfig:
     """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
 
-def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = False) -> Any:
-    """Return the model that these files hold, with its MTP layers or without.
+def load_model(
+    config: LlamaConfig, files: Sequence[Path], with_mtp: bool = False, is_head: bool = False
+) -> Any:
+    """Return the model or the head that these files hold, with its MTP layers or without.
 
     Raises InvalidConfig with one line that says what is wrong.
     """
@@ -110,7 +112,7 @@ def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = Fals
         return True
 
     params.progress_callback = go_on
-    model = load_file(config.path, params)
+    model = (load_any if is_head else load_file)(config.path, params)
     if config.mlock and recent_errors:
         reason = last_error().removeprefix("warning: ")
         ll.llama_model_free(model)

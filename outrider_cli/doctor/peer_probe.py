@@ -99,7 +99,8 @@ async def compare(target: str, draft: str, security: ClientSecurity) -> list[Fin
                 return [translated]
             begin = time.perf_counter()
             described[1] = await _model(stubs[1], metadata)
-            head = judge_head(draft, *described, time.perf_counter() - begin)
+            trip = time.perf_counter() - begin
+            head = judge_head(draft, described[0], described[1], trip)
             if handshake.check_vocabularies(described[0].vocabulary, described[1].vocabulary):
                 names = [await _list_names(stub, metadata) for stub in stubs]
                 handshake.check_names(names[0], names[1])
