@@ -14,6 +14,8 @@ from outrider.core.acceptance import DraftToken, block_samples
 from outrider.costs import MOST_REDONE
 from outrider.distribution import Distribution, Race, logprobs, most_probable, softmax, winners
 from outrider.engine.guesser import Guess, Guesser, guesser
+from outrider.engine.hidden_rows import Rows as HiddenRows
+from outrider.engine.hidden_rows import pack
 from outrider.engine.job import JobSteps, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.own_draft import DraftAsk, OwnDraft
@@ -31,11 +33,13 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
+    ServiceTime,
     SessionParameters,
     check_room,
     compose,
 )
 from outrider.noise import Purpose, uniform
+from outrider.row_window import NO_ROWS, RowWindow
 from outrider.trees import ROOT, Tree, Walk
 from target_service.tree_rounds import tree_after
 
@@ -66,6 +70,22 @@ def _used(draft: Sequence[int], used: int, added: Sequence[int]) -> int:
     """Return how many draft tokens the text has once this was added to it; all if they differ."""
     end = used + len(added)
     return end if list(draft[used:end]) == list(added) else len(draft)
+
+
+def _answer(
+    round_: Round,
+    position: int,
+    draft: Sequence[int],
+    guesses: Sequence[Guess],
+    rows: Rows,
+    spent: ServiceTime,
+    hidden: RowWindow,
+) -> Answer:
+    """Return what a decode answers; its draft is the round's, or of guesses of the engine's own."""
+    if not guesses:
+        return Answer(round_.number, position, len(draft), rows, (), spent, hidden)
+    own = OwnTokens(draft, bytes(guess.confidence for guess in guesses), spent)
+    return Answer(round_.number, position, 0, rows, [own], spent, hidden)
 
 
 def score(
@@ -110,6 +130,9 @@ def _own_guesser(draft: OwnDraft | None, opening: SessionParameters) -> Guesser 
 Emit = Callable[[Answer], None]
 """Takes what one decode answered; its time is the engine's since the answer before it."""
 
+KeptRows = Callable[[int], tuple[int, HiddenRows]]
+"""Returns the hidden rows that are kept of a sequence, and the position of the first."""
+
 
 class Verifier:
     """Verifies the rounds of one session, with its sampler and its noise.
@@ -118,14 +141,20 @@ class Verifier:
     """
 
     def __init__(
-        self, model: Model, opening: SessionParameters, draft: OwnDraft | None = None
+        self,
+        model: Model,
+        opening: SessionParameters,
+        draft: OwnDraft | None = None,
+        kept_rows: KeptRows | None = None,
     ) -> None:
-        """`draft` is the engine's own; None where it has none."""
+        """`draft` is the engine's own, None where it has none; so are hidden rows."""
         sampler = model.sampler(opening.sampling, opening.seed, opening.choice)
         self._tracker = SamplerTracker(sampler, opening.prompt_count)
         self._plain: Sampler = sampler  # its state is that of an empty text
         self._opening = opening
         self._guess = _own_guesser(draft, opening)
+        self._kept_rows = kept_rows
+        self._rows_end = 0  # position up to which hidden rows were sent; not beyond what is held
         # The text after the newest answer of sampled ids; empty before the first.
         self._decided: list[int] = []
         self._continued = False  # the newest round allowed to write beyond its own answer
@@ -182,6 +211,7 @@ class Verifier:
                 guesses = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
                 draft = [guess.token_id for guess in guesses]
                 missing = [*missing, *draft]
+            begin = len(text) + len(draft) - len(missing)
             drawn = [DraftToken(g.token_id, g.row) for g in guesses if g.row is not None]
             # What was drawn is judged: nothing that its values might delay takes its place.
             logits = yield Step(missing, len(draft) + 1, gains, gives_way and not drawn)
@@ -189,15 +219,14 @@ class Verifier:
             rows = yield self._work(logits, text, draft, round_.form, drawn)
             position, added = len(text), _added(draft, rows.sampled)
             text += added
+            hidden = self._hidden(lease, round_, begin, len(text) - 1 if added else None)
             self._decided = text
             if rows.mirostat_mus:
                 self._mirostat_mu = rows.mirostat_mus[len(added) - 1]
             lease.pause()
             spent = lease.take_spent()
             used = _used(round_.draft, used, added)
-            owns = [OwnTokens(draft, bytes(g.confidence for g in guesses), spent)] * bool(guesses)
-            drafted = 0 if owns else len(draft)
-            emit(Answer(round_.number, position, drafted, rows, owns, spent))
+            emit(_answer(round_, position, draft, guesses, rows, spent, hidden))
             if self._is_over(text, added, until, lease.capacity):
                 if rows.sampled and lease.keeps_checkpoints:
                     # An idle session's is of its text. Elsewhere the next span says what is cut.
@@ -206,6 +235,20 @@ class Verifier:
             draft, gains = _part(round_, used, lease.capacity - len(text))
             held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it
             missing, gives_way = [*text[held:], *draft], True
+
+    def _hidden(self, lease: Lease, round_: Round, begin: int, end: int | None) -> RowWindow:
+        """Return hidden rows up to a position that were not sent yet; None: all of the decode's.
+
+        What it decoded, from `begin` on, took the place of what may have been sent.
+        """
+        sequence = lease.session.sequence
+        if not round_.wants_rows or self._kept_rows is None or sequence is None:
+            return NO_ROWS
+        first, rows = self._kept_rows(sequence)
+        since = max(first, min(self._rows_end, begin))
+        rows = rows[since - first : None if end is None else max(0, end - first)]
+        self._rows_end = since + len(rows)
+        return pack(since, rows)
 
     def _ask_draft(
         self, round_: Round, text: Sequence[int], capacity: int, gives_way: bool
@@ -233,6 +276,7 @@ class Verifier:
         missing = lease.reconcile([*text, *tree.token_ids], len(tree) + 1)
         if self.cached_count is None:
             self.cached_count = min(len(lease.held), len(text))
+        begin = len(text) + len(tree) - len(missing)
         logits = yield Step(missing, len(tree) + 1, gains, False, tree.parents)
         tree = tree.first(len(logits) - 1)
         walk, rows = yield Work(partial(self._walk, logits, text, tree))
@@ -244,8 +288,9 @@ class Verifier:
         self._decided = text
         if rows.mirostat_mus:
             self._mirostat_mu = rows.mirostat_mus[(walk.nodes or [ROOT])[-1] + 1]
+        hidden = self._hidden(lease, round_, begin, position)
         lease.pause()
-        emit(Answer(round_.number, position, len(tree), rows, (), lease.take_spent()))
+        emit(Answer(round_.number, position, len(tree), rows, (), lease.take_spent(), hidden))
         return added
 
     def _walk(self, logits: list[Row], text: Sequence[int], tree: Tree) -> tuple[Walk, Rows]:

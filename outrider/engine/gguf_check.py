@@ -109,6 +109,16 @@ def check_gguf(path: Path) -> Checked:
 
     Raises InvalidConfig with one line that says what is wrong.
     """
+    checked = check_draft(path)
+    if checked.head is not None and checked.head.is_alone:
+        words = checked.head.kind.words
+        reason = f"{path} is {words} of another model, and writes nothing by itself"
+        raise InvalidConfig("model", reason)
+    return checked
+
+
+def check_draft(path: Path) -> Checked:
+    """Check a model, or a head in a file of its own, as `check_gguf` does."""
     first = _read(path)
     others = _other_parts(path, first)
     tensors = dict(first.tensors)
@@ -116,9 +126,9 @@ def check_gguf(path: Path) -> Checked:
         tensors |= _read(part).tensors
     head = find_head(first.values, tensors)
     try:
-        if head is not None and head.is_alone:
-            raise _Refused(f"is {head.kind.words} of another model, and writes nothing by itself")
         _check_model(first.values)
+        if head is not None and head.is_alone and "token_embd.weight" in tensors:
+            _check_embeddings(tensors["token_embd.weight"], first.values)
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
     learned = tensors.get("position_embd.weight")
@@ -131,13 +141,18 @@ def check_gguf(path: Path) -> Checked:
     )
 
 
-def read_head(path: Path) -> Head | None:
-    """Return the head that a file carries, in one file with a target or alone; None: it has none.
+def _check_embeddings(matrix: _Tensor, values: dict[str, Value]) -> None:
+    """Check that a head has a row for each token: llama.cpp takes EAGLE-3's as they are."""
+    tokens = values["tokenizer.ggml.tokens"]
+    count, wanted = matrix.shape[-1], len(tokens) if isinstance(tokens, list) else 0
+    if count < wanted:
+        raise _Damaged(f"it has embeddings of {count} tokens, not of {wanted}")
 
-    Raises InvalidConfig for a file whose header is damaged.
-    """
-    header = _read(path)
-    return find_head(header.values, header.tensors)
+
+def is_head(path: Path) -> bool:
+    """Return whether a file is a head alone, for a target in another one. Raises InvalidConfig."""
+    head = check_draft(path).head
+    return head is not None and head.is_alone
 
 
 # --- one file ---
@@ -189,6 +204,10 @@ class _Reader:
         if count > _MOST_LAYERS:
             return ()
         return struct.unpack_from(f"<{count}{code}", self._data, start)
+
+    def long_integers(self, start: int, count: int) -> tuple[int, ...]:
+        """Return whole numbers from a place, all of which the file has."""
+        return struct.unpack_from(f"<{count}q", self._data, start)
 
     def integer(self, code: str) -> int:
         return int(self.numbers(code)[0])
@@ -243,7 +262,19 @@ def _read_header(reader: _Reader) -> _Header:
     missing = max(ends, default=0) - reader.size
     if missing > 0:
         raise _Refused(f"is truncated: {missing} bytes are missing")
-    return _Header(values, {tensor.name: tensor for tensor in tensors})
+    named = {tensor.name: tensor for tensor in tensors}
+    if _DRAFT_TO_TARGET in named:
+        ids = named[_DRAFT_TO_TARGET]
+        _check_drafted(reader.long_integers(data + ids.offset, math.prod(ids.shape)), values)
+    return _Header(values, named)
+
+
+def _check_drafted(token_ids: Sequence[int], values: dict[str, Value]) -> None:
+    """Check the target's ids of a head's tokens, which llama.cpp takes as they are."""
+    tokens = values.get("tokenizer.ggml.tokens")
+    count = len(tokens) if isinstance(tokens, list) else 0
+    if not token_ids or not 0 <= min(token_ids) <= max(token_ids) < count:
+        raise _Damaged(f"its drafted tokens are not all among its {count}")
 
 
 def _read_value(reader: _Reader, kind: int) -> Value:
@@ -329,12 +360,14 @@ class _Keys:
 
 def _check_model(values: dict[str, Value]) -> None:
     keys = _Keys(values)
-    if keys.get("attention.causal") is False:
+    # Blocks of DFlash are not causal.
+    if keys.get("attention.causal") is False and keys.architecture != "dflash":
         raise _Refused("is no causal model: it does not predict the next token")
     layers = keys.integer("block_count", _MOST_LAYERS)
     if not layers:
         raise _Damaged(f"it has no {keys.architecture}.block_count")
-    keys.integer("nextn_predict_layers", layers)
+    has_trunk = keys.architecture != "gemma4-assistant"
+    keys.integer("nextn_predict_layers", layers - has_trunk)  # or llama.cpp has no layer to run
     _check_heads(keys)
     _check_states(keys)
     _check_experts(keys)
@@ -371,7 +404,12 @@ def _check_states(keys: _Keys) -> None:
         wanted = 2 if keys.architecture in ("rwkv6", "rwkv7") else shifts
         if not size or size % _WKV_STEP or width % size or not shifts or shifts != wanted:
             raise _Damaged(f"its states have heads of {size} of {width}, {shifts} token shifts")
-    if keys.has_any("ssm"):
+    if keys.has_any("kda"):
+        kernel = keys.integer("ssm.conv_kernel", _MOST_STATE)
+        size = keys.integer("kda.head_dim", _MOST_STATE)
+        if not kernel or not size:
+            raise _Damaged(f"the sizes of its states are {kernel}, {size}")
+    elif keys.has_any("ssm"):
         names = ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
         kernel, inner, state, rank, groups = (
             keys.integer(f"ssm.{name}", _MOST_STATE) for name in names

@@ -21,11 +21,19 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.hidden_rows import Rows
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_batch import Batch, is_token, matrix, wanted_rows
+from outrider.engine.llama_block_heads import LlamaBlockHead
 from outrider.engine.llama_embedder import Embedder
-from outrider.engine.llama_heads import HiddenOutput, LlamaHead, head_bytes, unusable
+from outrider.engine.llama_head_files import config_beside, open_head_file
+from outrider.engine.llama_heads import (
+    HiddenOutput,
+    LlamaHead,
+    Opening,
+    check_feeds_mtp,
+    head_bytes,
+    unusable,
+)
 from outrider.engine.llama_library import (
     init_backend,
-    kernels_in_use,
     last_error,
     ll,
     logits_address,
@@ -33,11 +41,13 @@ from outrider.engine.llama_library import (
 )
 from outrider.engine.llama_loading import (
     LlamaConfig,
+    architecture_of,
     asked_context,
     cells_of,
     check_added_tokens,
     context_params,
     cores_of,
+    facts_of,
     is_on_gpu,
     is_recurrent,
     layouts_of,
@@ -83,11 +93,13 @@ class LlamaModel:
         self._ctx: Any = None
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
-            self.head_fault = unusable(checked.head) if config.mtp else ""
-            self.has_head = config.mtp and checked.head is not None and not self.head_fault
+            self.head_fault = unusable(checked.head, config.path) if config.mtp else ""
+            self._head = checked.head if config.mtp and not self.head_fault else None
+            self.has_head = self._head is not None
             self._model = load_model(config, checked.files, with_mtp=self.has_head)
             self._head_bytes = head_bytes(checked.tensor_bytes) if self.has_head else 0
             self._vocabulary = Vocabulary(self._model)
+            self._hidden = HiddenOutput(self._model)
             self._size = self._vocabulary.size
             try:
                 check_added_tokens(config.path, self._vocabulary.describe())
@@ -116,6 +128,9 @@ class LlamaModel:
                 self.open(self._layouts[0])
                 self._rollback = find_rollback(self, self._expected_rollback())
                 self.open_memory(self._rollback)
+                if config.hidden_rows:
+                    check_feeds_mtp(config.path, architecture_of(self._model))
+                    self.keep_rows(())
             except (InvalidConfig, DecodeFailed):
                 if self._ctx is not None:
                     ll.llama_free(self._ctx)
@@ -185,24 +200,35 @@ class LlamaModel:
             raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {last_error()}")
         if self._threads is not None:
             self._threads.attach(context)
-        self._hidden = HiddenOutput(context, self._model, count) if self.has_head else None
+        self._hidden.open(context, count)
         return context
 
-    def open_head(self) -> LlamaHead:
-        """Return the head that the model was loaded with, to be closed before the model is.
+    def open_head(self, file: LlamaConfig | None = None) -> LlamaHead | LlamaBlockHead:
+        """Return the head that the model was loaded with, or the one in a file of its own.
 
-        Raises InvalidConfig where there is no memory for it.
+        It is to be closed before the model is. Raises InvalidConfig where it reads other models or
+        there is no memory for it.
         """
-        assert self.has_head, "loaded without a head"
-        config, layout = self._config, Layout(False, self._layout.flash_attention)
-        head = LlamaHead(self._model, config, layout, self._cells, self._capacity, self._head_bytes)
+        layout = Layout(False, self._layout.flash_attention)
+        head: LlamaHead | LlamaBlockHead
+        if file is not None:
+            its = config_beside(file, self._config, self._capacity)
+            head = open_head_file(its, layout, self._model, self._vocabulary.names())
+        else:
+            assert self._head is not None, "loaded without a head"
+            mine = self._model, self._head, self._config, layout, self._cells, self._capacity
+            head = LlamaHead(Opening(*mine, self._head_bytes))
         if self._threads is not None:
             self._threads.attach(head.context_pointer)
         return head
 
+    def keep_rows(self, layers: tuple[int, ...]) -> None:
+        """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
+        self._hidden.keep(layers)
+        self._description = self._describe()
+
     def hidden_rows(self, sequence: int) -> tuple[int, Rows]:
         """Return the position of the first row that is kept of a sequence, and the rows."""
-        assert self._hidden is not None, "loaded without a head"
         return self._hidden.of(sequence)
 
     # --- description ---
@@ -211,17 +237,10 @@ class LlamaModel:
         return self._description
 
     def _describe(self) -> ModelDescription:
-        text = ctypes.create_string_buffer(256)
-        ll.llama_model_desc(self._model, text, len(text))
         return ModelDescription(
             name=self._config.path.stem,
             identity=self._identity,
-            description=text.value.decode("utf-8", "replace"),
-            weight_bytes=ll.llama_model_size(self._model),
-            parameter_count=ll.llama_model_n_params(self._model),
-            file_type=ll.llama_ftype_name(ll.llama_model_ftype(self._model)).decode(),
-            embedding_width=ll.llama_model_n_embd(self._model),
-            trained_context=ll.llama_model_n_ctx_train(self._model),
+            hidden_row_width=self._hidden.last_row_width,
             context=self._capacity,
             sequence_count=self._session_count,
             batch_rows=self._config.batch_rows,
@@ -232,12 +251,8 @@ class LlamaModel:
             can_exchange=not (self._window or self._is_recurrent or self._layout.is_pool),
             thread_count=self._config.thread_count,
             thread_choices=self._thread_choices,
-            system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
-            kernels=kernels_in_use(),
             is_on_gpu=self._is_on_gpu,
-            chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
-                "utf-8", "replace"
-            ),
+            **facts_of(self._model),
             layouts=self._layouts,
             layout=self._layout,
             pool_cells=self._cells * self._config.sequence_count if self._layout.is_pool else None,
@@ -333,8 +348,7 @@ class LlamaModel:
             if code == 1:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
-        if self._hidden is not None:
-            self._hidden.take(chunks, widths)
+        self._hidden.take(chunks, widths)
 
     def _rows_of(self, chunks: Sequence[Chunk], count: int) -> NDArray[np.float32]:
         """Return what `_logits` does. Raises DecodeFailed where the chunks gave no numbers."""
@@ -450,8 +464,7 @@ class LlamaModel:
         count = len(self._held)
         assert 0 <= source < count and 0 <= destination < count and source != destination
         assert 0 <= token_count <= self._held[source], f"{token_count} tokens"
-        if self._hidden is not None:
-            self._hidden.copy(source, destination)
+        self._hidden.copy(source, destination)
         if self._layout.is_pool:
             ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
             ll.llama_memory_seq_cp(self._memory, source, destination, 0, token_count)
@@ -529,8 +542,7 @@ class LlamaModel:
             if state:
                 self._put_state(sequence, state)
         self._sequences.note_exchange(first, second)
-        if self._hidden is not None:
-            self._hidden.exchange(first, second)
+        self._hidden.exchange(first, second)
         self._sequences.drop_incomplete(first)
         self._sequences.drop_incomplete(second)
 

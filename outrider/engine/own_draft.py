@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from outrider import logs
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.model import Model, Row
+from outrider.speculation import HeadKind
 from outrider.translation import ABSENT, TranslatedReader, Translation
 
 _MOST_FAILURES = 8
@@ -108,6 +110,8 @@ class OwnDraft(ABC):
 
     name: str
     """Of the file that it is in."""
+    head_kind: HeadKind | None = None
+    """How it drafts, where it is a head; None: a small model."""
     weight_bytes: int
     """That it reads for a token."""
     costs: DraftCosts
@@ -158,9 +162,11 @@ class OwnDraft(ABC):
                 for first in range(0, len(ready), self._lines_at_once):
                     self._step(ready[first : first + self._lines_at_once])
             self._failures = 0
-        except Exception:
+        except Exception as error:
             # Of any kind: the target's thread continues without a draft, which only costs speed.
             self._failures += 1
+            if not self.is_usable:
+                logs.warning("outrider.target", "own draft off", name=self.name, detail=str(error))
             for line in lines:
                 self.forget(line.session_id)
 

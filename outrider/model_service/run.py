@@ -22,7 +22,7 @@ from outrider.engine.batching import limits_of
 from outrider.engine.calibrate import token_seconds
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.cuda_driver import driver_advice
-from outrider.engine.gguf_check import check_gguf
+from outrider.engine.gguf_check import check_draft, check_gguf, is_head
 from outrider.engine.head_draft import HeadDraft
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
@@ -132,13 +132,14 @@ def load_llama(
     """Return a loader of the configured model; llama.cpp is imported when it is called.
 
     It may choose the kernels of the process first, as `choose_kernels` says. Raises InvalidConfig
-    at once for a file that is no model.
+    at once for a file that is no model; a draft may be a head in a file of its own.
     """
-    check_gguf(config.model)
+    head = check_draft(config.model).head if config.is_draft else check_gguf(config.model).head
 
     def load() -> Model:
         try:
             from outrider.engine.llama import LlamaModel
+            from outrider.engine.llama_head_model import LlamaHeadModel
         except RuntimeError as error:  # of llama_cpp, where its library cannot be mapped
             advice = driver_advice(str(error))
             reason = f"llama.cpp does not start: {error}"
@@ -146,7 +147,8 @@ def load_llama(
 
         if chooses_kernels:
             choose_kernels(config, beside)
-        return LlamaModel(llama_config(config))
+        kind = LlamaHeadModel if head is not None and head.is_alone else LlamaModel
+        return kind(llama_config(config))
 
     return load
 
@@ -170,6 +172,7 @@ def llama_config(config: ModelConfig) -> LlamaConfig:
         mmap=config.mmap,
         mlock=config.mlock,
         mtp=config.mtp,
+        hidden_rows=config.hidden_rows,
         cache_type_k=config.cache_type_k,
         cache_type_v=config.cache_type_v,
         pool={"pool": True, "streams": False}.get(config.kv_cache),
@@ -238,21 +241,24 @@ def make_host(
     one it is the model's own head, where that is configured.
     """
     load_draft: Callable[[Model], OwnDraft | None] | None = open_own_head if config.mtp else None
-    if draft is not None:
-        load_draft = own_draft_loader(draft, same_vocabulary)
+    beside: list[ModelConfig] = []  # models whose kernels are chosen with its own
+    if draft is not None and is_head(draft.model):
+        load_draft = partial(open_own_head, config=draft)
+    elif draft is not None:
+        load_draft, beside = own_draft_loader(draft, same_vocabulary), [draft]
     find = partial(find_core_lock, config)
     if load is not None:
         return EngineHost(load, options, find, load_draft=load_draft)
     options = replace(options, count_helpers=partial(count_helpers, config))
     kept = kept_measurements(config, options.numerics)
-    load = load_llama(config, True, [draft] if draft is not None else [])
+    load = load_llama(config, True, beside)
     return EngineHost(load, options, find, kept, load_draft)
 
 
-def open_own_head(target: Model) -> OwnDraft | None:
-    """Return the head that a target was loaded with as its draft; None, with a warning, for none.
+def open_own_head(target: Model, config: ModelConfig | None = None) -> OwnDraft | None:
+    """Return the head that a target was loaded with as its draft, or one in a file of its own.
 
-    No warning where its file has none.
+    None for one that it cannot use, with a warning; without one where its file has none.
     """
     from outrider.engine.llama import LlamaModel
 
@@ -261,9 +267,10 @@ def open_own_head(target: Model) -> OwnDraft | None:
     fault = target.head_fault
     if target.describe().rollback is Rollback.RESTART:
         fault = fault or "the target's memory cannot be rolled back"
-    if target.has_head and not fault:
+    if (config or target.has_head) and not fault:
         try:
-            return HeadDraft(target.open_head(), target)
+            file = llama_config(config) if config is not None else None
+            return HeadDraft(target.open_head(file), target)
         except (InvalidConfig, DecodeFailed) as error:
             fault = str(error)
     if fault:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from orchestrator.chat.template import ChatTemplate
-from outrider.descriptions import rollback_kind
+from outrider.descriptions import own_source, rollback_kind
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -15,8 +15,10 @@ from outrider_cli.doctor.checks import (
     Severity,
     judge_expiry,
     median_of,
+    show_size,
     show_time,
 )
+from outrider_cli.forecasting import LIKELY, on_one_machine, reach
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_kernels, show_layout, show_profile
 
@@ -102,7 +104,13 @@ def _describe(model: common.GetModelResponse) -> str:
     said = f"{model.model_name}, numerics {shown}"
     said += show_kernels(model.cpu_kernels) + show_layout(model.cache_layout)
     said += f", {model.thread_choice}" if model.thread_choice else ""
-    return f"{said}, memory {memory}" if memory else said
+    said += f", memory {memory}" if memory else ""
+    return said + _describe_own(model.own_draft) if model.HasField("own_draft") else said
+
+
+def _describe_own(draft: common.OwnDraft) -> str:
+    token, size = show_time(draft.token_milliseconds / 1e3), show_size(draft.weight_byte_count)
+    return f", drafts with {own_source(draft)} ({draft.model_name}, {token} a token, {size})"
 
 
 def judge_chat_template(model: common.GetModelResponse) -> Finding:
@@ -145,6 +153,29 @@ def _judge_link(
     return [Finding("peers", Severity.NOTE, f"{message}: the link sets the speed", remedy)]
 
 
+def judge_head(
+    address: str, target: common.GetModelResponse, head: common.GetModelResponse, trip: float
+) -> list[Finding]:
+    """Return up to which round trip a head in a draft service pays; nothing for other drafts."""
+    if not head.head or not target.decode_costs or not head.decode_costs:
+        return []
+    measured = replace(
+        on_one_machine(),
+        decode_costs=tuple((e.row_count, e.milliseconds / 1e3) for e in target.decode_costs),
+        draft_token_seconds=head.decode_costs[0].milliseconds / 1e3,
+        head=True,
+    )
+    far = reach(measured, LIKELY)
+    message = f"the head at {address} drafts after each round of its target: it pays up to a round "
+    message += f"trip of {show_time(far)}, at {100 * LIKELY:.0f} % accepted"
+    if not far:
+        message = f"the head at {address} does not pay, at {100 * LIKELY:.0f} % accepted"
+    if trip < far:
+        return [Finding("pair", Severity.OK, f"{message}; it is {show_time(trip)} away")]
+    remedy = "run it nearer, or in the target's own process (outrider target --draft-model)"
+    return [Finding("pair", Severity.NOTE, f"{message}; it is {show_time(trip)} away", remedy)]
+
+
 def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
     """Return what an orchestrator says of its own peers."""
     ready = [peer for peer in status.peers if peer.state == messages.PEER_STATE_READY]
@@ -157,6 +188,9 @@ def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
         findings.append(Finding("peers", Severity.OK, message))
         if peer.role == "target" and peer.model.chat_template:
             findings.append(judge_chat_template(peer.model))
+        if peer.role == "draft":
+            targets = [each.model for each in ready if each.role == "target"]
+            findings += judge_head(peer.address, targets[0], peer.model, trip) if targets else []
         if peer.role == "target":
             between = f"the orchestrator and its target at {peer.address}"
             findings += _judge_link(peer.address, between, trip, peer.model)

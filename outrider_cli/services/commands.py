@@ -70,7 +70,9 @@ DraftModelPath = Annotated[
 ]
 OwnDraftModel = Annotated[
     Path | None,
-    typer.Option(metavar="GGUF", help="A small model that drafts in the target's own process."),
+    typer.Option(
+        metavar="GGUF", help="A small model or a head that drafts in the target's own process."
+    ),
 ]
 DraftListen = Annotated[
     str | None,
@@ -103,7 +105,7 @@ def target(
     draft_model: OwnDraftModel = None,
     own_draft: Annotated[
         bool,
-        typer.Option(help="Draft with the MTP head in the model's file, without --draft-model."),
+        typer.Option(help="Draft with --draft-model, or else the MTP head in the model's file."),
     ] = True,
     listen: Listen = TARGET_ADDRESS,
     engine: ModelOptions = ModelOptions(),
@@ -132,7 +134,7 @@ def target(
         same_vocabulary=same_vocabulary,
         server=server.config(listen),
         model=replace(engine.config(model), mtp=own_draft and draft_model is None),
-        draft=own.config(draft_model, is_draft=True) if draft_model is not None else None,
+        draft=own.config(draft_model, is_draft=True) if draft_model and own_draft else None,
     )
     serve("target", config, run)
 

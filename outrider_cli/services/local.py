@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from outrider.engine.gguf_check import check_gguf
+from outrider.engine.gguf_check import is_head
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelOptions
 from outrider.processes import ANY_PORT, Child, OnLogLine, no_log, watch
@@ -47,6 +47,12 @@ class LocalPlan:
         return [word for word in self.orchestrator if word.startswith("--traces=")]
 
     @property
+    def drafts_in_target(self) -> bool:
+        """Whether a target is started here that drafts with the draft's file, too."""
+        names_it = any(word.startswith("--draft-model=") for word in self.own_draft_words)
+        return names_it and isinstance(self.target, HostedModel)
+
+    @property
     def own_draft_words(self) -> Sequence[str]:
         """The options that let the target draft, too: where both are here, with the same model.
 
@@ -78,15 +84,16 @@ class LocalServices:
 
     async def start(self) -> str:
         """Return the orchestrator's address; the models may still be loading."""
-        plan = self._plan
-        if plan.own_draft and plan.own_draft_words and isinstance(plan.draft, HostedModel):
-            _check_draft(plan.draft.model)
+        plan, apart = self._plan, self._plan.draft
+        is_head = isinstance(plan.draft, HostedModel) and _is_head(plan.draft.model)
+        if is_head and plan.drafts_in_target:
+            apart = None
         if isinstance(plan.target, HostedModel):
             self.target = await self._start_model("target", plan.target, more=plan.own_draft_words)
-        if isinstance(plan.draft, HostedModel):
-            self.draft = await self._start_model("draft", plan.draft)
+        if isinstance(apart, HostedModel):
+            self.draft = await self._start_model("draft", apart)
         target, draft = await asyncio.gather(
-            _address(self.target, plan.target), _address(self.draft, plan.draft)
+            _address(self.target, plan.target), _address(self.draft, apart)
         )
         self._draft_address = draft.removeprefix(_PLAIN)
         peers = ("--target", target, *(("--draft", draft) if draft else ("--no-draft",)))
@@ -152,10 +159,10 @@ async def local_services(
         await services.stop()
 
 
-def _check_draft(path: Path) -> None:
-    """Refuse a file that is no model before two processes load it, and either says so."""
+def _is_head(path: Path) -> bool:
+    """Return whether a draft's file is a head, before two processes load it and refuse it both."""
     try:
-        check_gguf(path)
+        return is_head(path)
     except InvalidConfig as error:
         raise InvalidConfig("draft-model", str(error).partition(": ")[2]) from None
 

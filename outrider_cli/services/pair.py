@@ -41,7 +41,7 @@ TargetModel = Annotated[
         show_default="the bundled pair",
     ),
 ]
-DraftModel = Annotated[Path | None, typer.Option(metavar="GGUF", help="The draft.")]
+DraftModel = Annotated[Path | None, typer.Option(metavar="GGUF", help="The draft, or a head.")]
 
 
 def choose_target(model: Path | None) -> Path:

@@ -2,7 +2,7 @@
 
 A program: `python -m tests.engine.load_mutants FILE SEED COUNT`. For the mutants
 of numbers SEED up to SEED + COUNT it prints a line with the number, the word
-`loaded`, `refused` or `died`, and the reason.
+`loaded`, `headless` for one whose head is not used, `refused` or `died`, and the reason.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import re
 import resource
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from outrider.engine.guesser import Guess
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.model import Chunk
+from outrider.engine.model import Chunk, Row
+from outrider.engine.own_draft import DraftAsk, DraftLine
 from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.model_service.run import open_own_head
 from outrider.sampling import GREEDY, SamplingParameters
 
 SECONDS = 20
@@ -64,9 +68,16 @@ def use(path: Path) -> str:
     """Load a model and do with it what a service does; return what came of it."""
     try:
         config = LlamaConfig(
-            path=path, context=64, sequence_count=2, thread_count=1, pad_multiple=4, batch_rows=64
+            path=path,
+            context=64,
+            sequence_count=2,
+            thread_count=1,
+            pad_multiple=4,
+            batch_rows=64,
+            mtp=True,
         )
         model = LlamaModel(config)
+        head = open_own_head(model)
         size = model.describe().vocabulary.token_count
         assert len(model.token_texts()) == len(model.token_names()) == size
         ids = model.tokenize(bytes(range(256)), add_special=True, parse_special=True)[:6]
@@ -76,17 +87,27 @@ def use(path: Path) -> str:
             for parameters in (GREEDY, SamplingParameters()):
                 model.sampler(parameters).distribution(rows[0])
             assert np.isfinite(rows[0]).all()
+            if head is not None:
+                head.draft([DraftLine(bytes(16), b"", DraftAsk([*text, 0], 3, best), 0)], 9.0)
             model.copy_prefix(0, 1, 1)
             model.truncate(0, 0)
             model.truncate(1, 0)
+        is_headless = model.head_fault or (model.has_head and not (head and head.is_usable))
+        if head is not None:
+            head.close()
         model.close()
     except (InvalidConfig, DecodeFailed) as error:
         assert "\n" not in str(error)
         return f"refused {error}"
-    return "loaded"
+    return f"headless {model.head_fault}" if is_headless else "loaded"
 
 
-def use_apart(path: Path) -> str:
+def best(row: Row, position: int, text: Sequence[int]) -> Guess:
+    """Guess the most probable token."""
+    return Guess(int(row.argmax()), 255)
+
+
+def use_apart(path: Path, use: Callable[[Path], str] = use) -> str:
     """`use` in a child, under limits of time and memory."""
     reader, writer = os.pipe()
     child = os.fork()

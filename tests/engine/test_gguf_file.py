@@ -22,6 +22,7 @@ from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from tests.support import tiny_gguf
 from tests.support.tiny_architectures import RECURRENT, write_architecture
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model
+from tests.support.tiny_heads import write_mtp
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = sorted((ROOT / "models").glob("*.gguf"))
@@ -162,8 +163,14 @@ def test_a_recurrent_model_is_no_damaged_one(tmp_path: Path, name: str) -> None:
     check_gguf(write_architecture(tmp_path / "m.gguf", name))
 
 
+def test_a_model_of_kimi_s_delta_attention_is_no_damaged_one(tmp_path: Path) -> None:
+    """Its states have one size, and only a convolution of those of other models."""
+    check_gguf(write_mtp(tmp_path / "m.gguf", "bailingmoe3"))
+
+
 @pytest.mark.parametrize(
-    ("key", "size"), [("ssm.conv_kernel", 0), ("wkv.head_size", 0), ("wkv.head_size", 32)]
+    ("key", "size"),
+    [("ssm.conv_kernel", 0), ("wkv.head_size", 0), ("wkv.head_size", 32), ("kda.head_dim", 0)],
 )
 def test_sizes_of_states_that_llama_cpp_cannot_compute_with_are_damage(
     tmp_path: Path, key: str, size: int

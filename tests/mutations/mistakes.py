@@ -707,6 +707,20 @@ MISTAKES = (
         (f"{OWN_HEAD}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
     ),
     Mistake(
+        "every token is drafted by the first block",
+        "outrider/engine/head_draft.py",
+        "block = len(lines[0][0].guesses) if blocks > 1 else 0",
+        "block = 0",
+        (f"{OWN_HEAD}::test_of_several_blocks_each_drafts_a_token_as_in_llama_cpp",),
+    ),
+    Mistake(
+        "a block that was not asked for a while does not read what it missed",
+        "outrider/engine/head_draft.py",
+        "min(line.ask.count, self._head.block_count)",
+        "1",
+        (f"{OWN_HEAD}::test_of_several_blocks_each_drafts_a_token_as_in_llama_cpp",),
+    ),
+    Mistake(
         "a drafted answer that comes again is committed again",
         "outrider/core/verdicts.py",
         "return _rest_of(_accepted_rows(asked, answer), answer, committed)",

@@ -12,6 +12,7 @@ WIDTH, HEADS, HEAD, FORWARD, CONTEXT = 64, 2, 32, 64, 512
 INNER, CONVOLUTION, STATE, RANK = 2 * WIDTH, 4, 32, 32
 SSM_HEADS = 4
 DELTA_HEADS = 2
+EXPERTS = 4
 
 
 class Draw:
@@ -122,6 +123,47 @@ def qwen35(draw: Draw, layer: int) -> Tensors:
     )
 
 
+def nemotron_h(draw: Draw, layer: int) -> Tensors:
+    """Return a state, attention, or what has attention and experts: a head."""
+    if not layer:
+        return mamba2(draw, layer)
+    if layer == 1:
+        return _attention(draw)
+    return _attention(draw) | {
+        "post_attention_norm.weight": _ones(WIDTH),
+        "ffn_gate_inp.weight": draw.matrix(EXPERTS, WIDTH),
+        "exp_probs_b.bias": np.zeros(EXPERTS, np.float32),
+        "ffn_up_exps.weight": draw.matrix(EXPERTS, FORWARD, WIDTH),
+        "ffn_down_exps.weight": draw.matrix(EXPERTS, WIDTH, FORWARD, gain=4.0),
+        "ffn_up_shexp.weight": draw.matrix(FORWARD, WIDTH),
+        "ffn_down_shexp.weight": draw.matrix(WIDTH, FORWARD, gain=4.0),
+    }
+
+
+def kimi(draw: Draw, layer_tensors: Tensors, layer: int) -> Tensors:
+    """Return a layer with a gate, of which the first has a state in place of attention."""
+    if layer:
+        return layer_tensors | {"attn_gate.weight": draw.matrix(HEADS, WIDTH)}
+    inner = HEADS * HEAD
+    names = ("attn_q", "attn_k", "attn_v", "ssm_f_a", "ssm_g_a")
+    convolutions = {
+        f"ssm_conv1d_{name}.weight": draw.matrix(inner, CONVOLUTION, gain=2.0) for name in "qkv"
+    }
+    return (
+        {name: tensor for name, tensor in layer_tensors.items() if not name.startswith("attn_")}
+        | {f"{name}.weight": draw.matrix(inner, WIDTH) for name in names}
+        | {name: matrix.reshape(inner, 1, CONVOLUTION) for name, matrix in convolutions.items()}
+        | {
+            "attn_norm.weight": _ones(WIDTH),
+            "ssm_beta.weight": draw.matrix(HEADS, WIDTH),
+            "ssm_a": -_decays(draw, HEADS, 1),
+            "ssm_dt.bias": draw.vector(inner),
+            "ssm_norm.weight": _ones(HEAD),
+            "attn_output.weight": draw.matrix(WIDTH, inner, gain=4.0),
+        }
+    )
+
+
 def rwkv7(draw: Draw, layer: int) -> Tensors:
     tensors: Tensors = {
         "attn_norm.weight": _ones(WIDTH),
@@ -205,6 +247,25 @@ def qwen35_header(writer: GGUFWriter, layers: int) -> None:
     writer.add_rope_dimension_sections([4, 4, 4, 4])
     writer.add_full_attention_interval(2)
     _states(writer, DELTA_HEADS, DELTA_HEADS * STATE, DELTA_HEADS)
+
+
+def nemotron_h_header(writer: GGUFWriter, layers: int) -> None:
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length([0, 0] + [FORWARD] * (layers - 2))
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_layer_norm_rms_eps(1e-5)
+    _heads(writer)
+    writer.add_head_count_kv([0] + [1] * (layers - 1))
+    _states(writer, SSM_HEADS)
+
+
+def kimi_header(writer: GGUFWriter) -> None:
+    """Write what a state needs beside the keys of compressed attention."""
+    writer.add_ssm_conv_kernel(CONVOLUTION)
+    writer.add_kda_head_dim(HEAD)
+    writer.add_float32(f"{writer.arch}.kda.gate_lower_bound", -5.0)
 
 
 def rwkv7_header(writer: GGUFWriter, layers: int) -> None:
