@@ -195,6 +195,10 @@ class _Reader:
             return ()
         return struct.unpack_from(f"<{count}{code}", self._data, start)
 
+    def long_integers(self, start: int, count: int) -> tuple[int, ...]:
+        """Return whole numbers from a place, all of which the file has."""
+        return struct.unpack_from(f"<{count}q", self._data, start)
+
     def integer(self, code: str) -> int:
         return int(self.numbers(code)[0])
 
@@ -248,7 +252,19 @@ def _read_header(reader: _Reader) -> _Header:
     missing = max(ends, default=0) - reader.size
     if missing > 0:
         raise _Refused(f"is truncated: {missing} bytes are missing")
-    return _Header(values, {tensor.name: tensor for tensor in tensors})
+    named = {tensor.name: tensor for tensor in tensors}
+    if _DRAFT_TO_TARGET in named:
+        ids = named[_DRAFT_TO_TARGET]
+        _check_drafted(reader.long_integers(data + ids.offset, math.prod(ids.shape)), values)
+    return _Header(values, named)
+
+
+def _check_drafted(token_ids: Sequence[int], values: dict[str, Value]) -> None:
+    """Check the target's ids of a head's tokens, which llama.cpp takes as they are."""
+    tokens = values.get("tokenizer.ggml.tokens")
+    count = len(tokens) if isinstance(tokens, list) else 0
+    if not token_ids or not 0 <= min(token_ids) <= max(token_ids) < count:
+        raise _Damaged(f"its drafted tokens are not all among its {count}")
 
 
 def _read_value(reader: _Reader, kind: int) -> Value:
@@ -334,7 +350,8 @@ class _Keys:
 
 def _check_model(values: dict[str, Value]) -> None:
     keys = _Keys(values)
-    if keys.get("attention.causal") is False:
+    # Blocks of DFlash are not causal.
+    if keys.get("attention.causal") is False and keys.architecture != "dflash":
         raise _Refused("is no causal model: it does not predict the next token")
     layers = keys.integer("block_count", _MOST_LAYERS)
     if not layers:

@@ -1,7 +1,9 @@
-"""A head of the target as its draft: it reads the target's hidden rows, and chains on its own.
+"""A head of the target as its draft: it reads the target's hidden rows.
 
-At a position it reads the token there and the hidden row of the token before, and its row of logits
-is of the token after. So what it holds of a text follows from the text, like any cache.
+One that is chained (MTP, EAGLE-3) reads at a position the token there and the hidden row of the one
+before, then its own; its row of logits is of the token after. One that drafts blocks (DFlash,
+DSpark) holds the rows of the target at their positions, and drafts after the newest token all
+others in one pass. So what either holds of a text follows from the text, like any cache.
 """
 
 from __future__ import annotations
@@ -21,15 +23,32 @@ from outrider.engine.model import MAX_ROWS_OUT, Model, Row
 from outrider.engine.own_draft import DraftCosts, DraftLine, DraftMemory, OwnDraft
 from outrider.errors import DecodeFailed
 
+_TIMED_TOKENS = 4
+"""Of a block, which is drafted in one pass that takes little longer for more of them: a token is
+said to cost its share of that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Tokens to append to a sequence, and the hidden row of the one before each of them."""
+    """The end of a text, and what is read with its tokens.
+
+    That is the hidden row of the token before each, or of each but the last: see `Head.lag`.
+    """
 
     sequence: int
     position: int
     token_ids: Sequence[int]
     rows: Rows
+    is_chained: bool = False
+    """Whether the rows are the head's own, and not the target's."""
+    count: int = 1
+    """Tokens to draft."""
+
+    def part(self, first: int, stop: int | None) -> Pairs:
+        """Return some of the pairs; `first` may count from the end."""
+        position = self.position + range(len(self.token_ids))[first]
+        token_ids, rows = self.token_ids[first:stop], self.rows[first:stop]
+        return Pairs(self.sequence, position, token_ids, rows, self.is_chained)
 
 
 class Head(DraftMemory, Protocol):
@@ -42,20 +61,26 @@ class Head(DraftMemory, Protocol):
     """Tokens that a sequence can hold."""
     batch_rows: int
     """Tokens of one decode at most."""
-    width: int
-    """Of a hidden row."""
     block_count: int
     """Blocks that draft one token each, as each reads the text itself; one drafts any number."""
     target_layers: tuple[int, ...]
-    """Whose inputs it reads of the target; without any, the last row."""
+    """Whose inputs it reads of the target, one after the other; without any, the last row."""
+    row_width: int
+    """Numbers of what it reads of the target at a token."""
+    lag: int
+    """Tokens between one and the row that is read with it: 1 where it is chained, else 0."""
+    first_token: int
+    """Of a text, that it reads: 0, where it is chained with zeros before it, or 1."""
+    size: int
+    """Tokens that it drafts in a decode at most; 1 where it is chained."""
 
-    def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Row, Rows]]:
-        """Append pairs of distinct sequences; return logits and hidden row of the last of each.
+    def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Sequence[Row], Rows]]:
+        """Append pairs of distinct sequences, all of them chained or none.
 
-        A block may read again from a position on what others have read, as far or farther.
-
-        Both are valid until the next decode; a hidden row is float32[1, width]. Raises
-        DecodeFailed.
+        Return of each the logits of the tokens that are drafted, and the hidden row of its last
+        token for the next pair: float32[1, width], or none where it drafts several at once. What is
+        held beyond the text is to be cut. A block may read again from a position on what others
+        have read, as far or farther. All are valid until the next decode. Raises DecodeFailed.
         """
         ...
 
@@ -86,9 +111,10 @@ class HeadDraft(OwnDraft):
 
         Raises DecodeFailed, and closes it, where it computes nothing.
         """
-        chained = head.block_count - 1  # that the last block reads besides
+        chained = max(head.block_count - 1, head.size - 1)  # that a decode reads besides
         self._most_read = min(HIDDEN_ROWS, head.batch_rows - chained)
-        at_once = max(1, min(MAX_ROWS_OUT, head.batch_rows // (self._most_read + chained)))
+        rows_out = MAX_ROWS_OUT // (head.size + 1 - head.lag)
+        at_once = max(1, min(rows_out, head.batch_rows // (self._most_read + chained)))
         cache = SessionCache(head.sequence_count)
         super().__init__(target, head, cache, head.context, at_once, clock)
         self.name, self.weight_bytes = head.name, head.weight_bytes
@@ -108,13 +134,14 @@ class HeadDraft(OwnDraft):
 
         Reading costs nothing for each token of a text: its last ones go with the first drafted one.
         """
-        row, seconds = np.zeros((1, self._head.width), np.float32), math.inf
+        count, seconds = min(_TIMED_TOKENS, self._head.size), math.inf
+        rows = np.zeros((self._head.lag, self._head.row_width), np.float32)
         for _ in range(REPEATS):
             begin = self._clock()
-            self._head.decode([Pairs(0, 0, [0], row)])
+            self._head.decode([Pairs(0, 0, [0], rows, count=count)])
             seconds = min(seconds, self._clock() - begin)
             self._head.truncate(0, 0)
-        return DraftCosts(token=seconds, read=0.0)
+        return DraftCosts(token=seconds / count, read=0.0)
 
     def draft(self, lines: Sequence[DraftLine], read_seconds: float) -> None:
         super().draft(lines, read_seconds)
@@ -132,7 +159,8 @@ class HeadDraft(OwnDraft):
             return None
         assert session.sequence is not None
         # The first token of all, with none before it, reads zeros.
-        least = max(first + 1 if first else 0, len(text) - self._most_read)
+        lag, least = self._head.lag, self._head.first_token
+        least = max(first + lag if first else least, len(text) - self._most_read)
         held = self._head.held(session.sequence, min(line.ask.count, self._head.block_count))
         kept = min(common_prefix(session.token_ids, text), held.stop, len(text) - 1)
         if kept < least or not held.start < kept:
@@ -141,24 +169,31 @@ class HeadDraft(OwnDraft):
         else:  # with what was chained on the head's own rows
             self._head.truncate(session.sequence, kept)
         session.token_ids[:] = text[:kept]
-        before = rows[max(0, kept - 1 - first) : len(text) - 1 - first]
-        if not kept:
-            before = np.concatenate([np.zeros((1, self._head.width), np.float32), before])
+        before = rows[max(0, kept - lag - first) : len(text) - 1 - first]
+        if kept < lag:
+            before = np.concatenate([np.zeros((1, self._head.row_width), np.float32), before])
         self._next_rows[line.session_id] = before
         return session
 
     def _step(self, lines: Sequence[tuple[DraftLine, Session]]) -> None:
-        blocks, pairs = self._head.block_count, []
+        blocks, reads = self._head.block_count, self._head.lag - 1  # 0, or all but the last token
+        pairs = []
         for line, session in lines:
             assert session.sequence is not None
-            rows = self._next_rows[line.session_id]
-            position = len(line.tokens) - len(rows)
-            pairs.append(Pairs(session.sequence, position, line.tokens[position:], rows))
+            rows, is_chained = self._next_rows[line.session_id], bool(line.guesses)
+            position = len(line.tokens) + reads - len(rows)
+            tokens = line.tokens[position:]
+            pairs.append(
+                Pairs(session.sequence, position, tokens, rows, is_chained, line.ask.count)
+            )
         block = len(lines[0][0].guesses) if blocks > 1 else 0  # as all lines begin together
         found = self._head.decode(pairs, block)
-        for (line, session), pair, (row, hidden) in zip(lines, pairs, found, strict=True):
-            session.token_ids.extend(line.ask.text[len(session.token_ids) :])
+        for (line, session), pair, (logits, hidden) in zip(lines, pairs, found, strict=True):
+            held = len(line.ask.text) + reads
+            session.token_ids.extend(line.ask.text[len(session.token_ids) : held])
             before = [pair.rows] if blocks > 1 else []
             self._next_rows[line.session_id] = np.concatenate([*before, hidden])
-            line.take(row)
-            line.is_over |= len(line.guesses) == blocks > 1
+            for row in logits:
+                if not line.is_over:
+                    line.take(row)
+            line.is_over |= not len(hidden) or len(line.guesses) == blocks > 1

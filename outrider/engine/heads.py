@@ -79,12 +79,20 @@ process."""
 
 _FEEDS_LAYERS = frozenset(
     {
-        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4"),
+        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4"),
         *("gpt-oss", "minimax-m2", "minimax-01", "nemotron_h", "nemotron_h_moe", "mimo2", "lfm2"),
         *("deepseek4", "bailingmoe3", "hunyuan_vl", "nanbeige", "muse-glimmer"),
     }
 )
-"""Architectures whose graph keeps the inputs of its layers; of another one that is asserted."""
+"""Architectures whose graph keeps the inputs of its layers; of another one that is asserted. That
+of qwen4exp keeps several rows of a token, which is asserted, too. Of llama, qwen3, qwen3moe,
+qwen35, qwen35moe and gpt-oss a tiny file was run, of the others the graph was read."""
+
+_SHOWS_LAST = frozenset({"qwen35", "qwen35moe", "gpt-oss"})
+"""Of those, the ones whose last row may be read as the input of the layer after the last."""
+
+
+MOST_BLOCK = 64  # tokens of a block; those that are known have 16 at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +112,15 @@ class Head:
     """The layers of the target whose inputs it reads; none for MTP, which reads the last row."""
     width: int = 0
     """Numbers of a row of the target's, or of each of its layers'."""
+    borrows: bool = False
+    """Whether it uses the target's matrices for tokens, so that it must be in its process."""
     fault: str = ""
     """Why it is not used, after its file's name; empty: nothing is known against it."""
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of what it reads of the target at a token."""
+        return self.width * max(1, len(self.target_layers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +131,6 @@ class Beside:
     layer_count: int
     width: int
     """Numbers of its rows."""
-    names: Sequence[bytes] = ()
-    """Of its tokens."""
 
 
 def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | None:
@@ -180,18 +193,52 @@ def _head_file(architecture: str, values: Mapping[str, object], tensors: Collect
         kind = HeadKind.DSPARK
     listed = values.get(f"{architecture}.target_layers")
     layers = tuple(x for x in listed if isinstance(x, int)) if isinstance(listed, tuple) else ()
-    fault = ""
-    if not layers:
-        fault = f"is {kind.words} that names no layers of its target"
-    elif kind is HeadKind.EAGLE3 and len(layers) != 3:
-        fault = f"is an EAGLE-3 head of {len(layers)} layers, not of 3"
-    elif any(name.startswith("selector_") for name in tensors):
-        fault = "is a DFlash2 head, which is not supported"
-    elif f"{architecture}.hyper_connection.count" in values:
-        fault = "is a DSpark head of DeepSeek V4, which is not supported"
+    own_width = _number(values, f"{architecture}.embedding_length")
     named = "target_hidden_size" if kind is HeadKind.EAGLE3 else "embedding_length"
     width = _number(values, f"{architecture}.{named}")
-    return Head(kind, architecture, target_layers=layers, width=width, fault=fault)
+    # DFlash writes with its token embeddings where it has no output matrix.
+    needed = {"token_embd.weight"} | ({"output.weight"} if kind is HeadKind.EAGLE3 else set())
+    borrows = not needed <= set(tensors)
+    sizes = [values.get(f"{architecture}.attention.{x}_length") for x in ("key", "value")]
+    if not layers:
+        fault = "names no layers of its target"
+    elif sizes[0] != sizes[1]:
+        fault = f"has heads of {sizes[0]} keys and {sizes[1]} values"
+    elif "d2t" in tensors and "output.weight" not in tensors:
+        fault = "has tokens of its own and no output matrix"
+    elif borrows and own_width != width:
+        fault = f"has no token embeddings for its width of {own_width}"
+    elif kind is HeadKind.EAGLE3:
+        fault = _eagle3_fault(values, layers)
+    else:
+        fault = _dflash_fault(values, tensors, kind)
+    if fault:
+        fault = f"is {kind.words} that {fault}"
+    if any(name.startswith("selector_") for name in tensors):
+        fault = "is a DFlash2 head, which is not supported"
+    return Head(kind, architecture, target_layers=layers, width=width, borrows=borrows, fault=fault)
+
+
+def _eagle3_fault(values: Mapping[str, object], layers: tuple[int, ...]) -> str:
+    if len(layers) != 3:
+        return f"reads {len(layers)} layers, not 3"
+    blocks = _number(values, "eagle3.block_count")
+    return "" if blocks == 1 else f"has {blocks} blocks, not 1"
+
+
+def _dflash_fault(values: Mapping[str, object], tensors: Collection[str], kind: HeadKind) -> str:
+    size, mask = values.get("dflash.block_size", 16), values.get("tokenizer.ggml.mask_token_id")
+    tokens = values.get("tokenizer.ggml.tokens")
+    count = len(tokens) if isinstance(tokens, list) else 0
+    if "dflash.hyper_connection.count" in values:
+        return "is of DeepSeek V4, which is not supported"
+    if not isinstance(size, int) or not 1 < size <= MOST_BLOCK:
+        return f"drafts blocks of {size}"
+    if kind is HeadKind.DSPARK and "dflash.block_size" not in values:
+        return "does not name the size of its blocks"
+    if not isinstance(mask, int) or not 0 <= mask < count:
+        return f"has no mask among its {count} tokens"
+    return ""
 
 
 def fault_beside(head: Head, target: Beside) -> str:
@@ -206,7 +253,9 @@ def fault_beside(head: Head, target: Beside) -> str:
         return f"is {words} of a target of width {head.width}, not {target.width}"
     if head.kind is not HeadKind.MTP and architecture not in _FEEDS_LAYERS:
         return f"is {words}, and {architecture} models do not show their layers"
-    if not all(0 <= layer <= target.layer_count for layer in head.target_layers):
+    count = target.layer_count
+    shows_last = head.kind is HeadKind.EAGLE3 and architecture in _SHOWS_LAST
+    if not all(0 <= layer < count + shows_last for layer in head.target_layers):
         read = ", ".join(map(str, head.target_layers))
-        return f"is {words} that reads layers {read}; the target has {target.layer_count}"
+        return f"is {words} that reads layers {read}; the target has {count}"
     return ""

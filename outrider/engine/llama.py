@@ -21,16 +21,10 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.hidden_rows import Rows
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_batch import Batch, is_token, matrix, wanted_rows
+from outrider.engine.llama_block_heads import LlamaBlockHead
 from outrider.engine.llama_embedder import Embedder
-from outrider.engine.llama_heads import (
-    HiddenOutput,
-    LlamaHead,
-    beside,
-    config_beside,
-    head_bytes,
-    open_head_file,
-    unusable,
-)
+from outrider.engine.llama_head_files import config_beside, open_head_file
+from outrider.engine.llama_heads import HiddenOutput, LlamaHead, Opening, head_bytes, unusable
 from outrider.engine.llama_library import (
     init_backend,
     kernels_in_use,
@@ -198,20 +192,21 @@ class LlamaModel:
         self._hidden.open(context, count)
         return context
 
-    def open_head(self, file: LlamaConfig | None = None) -> LlamaHead:
+    def open_head(self, file: LlamaConfig | None = None) -> LlamaHead | LlamaBlockHead:
         """Return the head that the model was loaded with, or the one in a file of its own.
 
         It is to be closed before the model is. Raises InvalidConfig where it reads other models or
         there is no memory for it.
         """
         layout = Layout(False, self._layout.flash_attention)
-        if file is None:
-            assert self._head is not None, "loaded without a head"
-            opening = layout, self._cells, self._capacity, self._head_bytes
-            head = LlamaHead(self._model, self._head, self._config, *opening)
-        else:
+        head: LlamaHead | LlamaBlockHead
+        if file is not None:
             its = config_beside(file, self._config, self._capacity)
-            head = open_head_file(its, layout, beside(self._model, self._vocabulary.names()))
+            head = open_head_file(its, layout, self._model, self._vocabulary.names())
+        else:
+            assert self._head is not None, "loaded without a head"
+            mine = self._model, self._head, self._config, layout, self._cells, self._capacity
+            head = LlamaHead(Opening(*mine, self._head_bytes))
         if self._threads is not None:
             self._threads.attach(head.context_pointer)
         return head

@@ -23,7 +23,7 @@ class Batch:
 
     def __init__(self, capacity: int, width: int = 0) -> None:
         self._tokens = np.zeros(capacity, np.int32)
-        self._positions = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(4 * capacity, np.int32)  # of rows without tokens up to four
         self._counts = np.ones(capacity, np.int32)
         self._sequences = np.zeros(capacity, np.int32)
         self._wanted = np.zeros(capacity, np.int8)
@@ -101,6 +101,26 @@ class Batch:
         self._lists = np.array(sequences, np.int32)
         for row, start in starts:
             self._pointers[row] = self._lists.ctypes.data + 4 * start
+
+
+_NOTHING: Any = ctypes.POINTER(ctypes.c_int32)()
+
+
+class RowBatch(Batch):
+    """Rows of numbers in the place of tokens."""
+
+    def __init__(self, capacity: int, width: int) -> None:
+        super().__init__(capacity, width)
+        self.struct.token = _NOTHING
+
+    def put(self, chunks: Sequence[Chunk], rows: NDArray[np.float32]) -> None:
+        """Lay rows out, one for each token of the chunks; of no one are logits wanted."""
+        count = len(rows)
+        self.fill(chunks, [len(chunk.token_ids) for chunk in chunks], [0] * len(chunks))
+        self.rows[:count] = rows
+        # Of a model with several rotary sections, of which a text has one position in three.
+        self._positions[count : 3 * count] = np.tile(self._positions[:count], 2)
+        self._positions[3 * count : 4 * count] = 0
 
 
 def wanted_rows(

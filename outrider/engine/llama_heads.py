@@ -8,40 +8,31 @@ from __future__ import annotations
 
 import ctypes
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from outrider.engine.branches import stem_count
-from outrider.engine.gguf_check import check_draft
 from outrider.engine.head_draft import Pairs
-from outrider.engine.heads import Beside, Head, HeadKind, fault_beside
-from outrider.engine.hidden_rows import HiddenRows, Rows
-from outrider.engine.llama_batch import Batch, matrix
+from outrider.engine.heads import Head, HeadKind
+from outrider.engine.hidden_rows import HIDDEN_ROWS, HiddenRows, Rows
+from outrider.engine.llama_batch import Batch, RowBatch, matrix
 from outrider.engine.llama_library import (
-    init_backend,
     last_error,
     library_function,
     ll,
     logits_address,
     recent_errors,
 )
-from outrider.engine.llama_loading import (
-    LlamaConfig,
-    asked_context,
-    cells_of,
-    context_params,
-    load_model,
-    metadata,
-)
+from outrider.engine.llama_loading import LlamaConfig, context_params
 from outrider.engine.llama_vocabulary import Vocabulary
-from outrider.engine.model import Chunk, Layout, Row
+from outrider.engine.model import MAX_ROWS_OUT, Chunk, Layout, Row
 from outrider.errors import DecodeFailed, InvalidConfig
-from outrider.threads import available_threads
 
 _Type = tuple[str, Any]  # how a name is mangled by it, and what ctypes takes
 
@@ -68,19 +59,16 @@ _FUNCTIONS: dict[str, tuple[Any, list[_Type]]] = {
 }
 """What each returns, and takes."""
 
-_STREAMS = Layout()
 _ROWS = ("llama_set_embeddings_nextn", "llama_get_embeddings_nextn")
 _BLOCKS = ("llama_set_nextn_layer_offset",)
-_LAYERS = (
-    *("llama_set_embeddings_layer_inp", "llama_get_embeddings_layer_inp"),
-    *("llama_model_target_layer_ids", "llama_model_target_layer_ids_n"),
-)
+_LAYERS = ("llama_set_embeddings_layer_inp", "llama_get_embeddings_layer_inp")
 _NEEDED = {
     HeadKind.MTP: (*_ROWS, *_BLOCKS),
     HeadKind.EAGLE3: (*_ROWS, *_LAYERS),
     HeadKind.DFLASH: _LAYERS,
-    HeadKind.DSPARK: (*_ROWS, *_LAYERS),
+    HeadKind.DSPARK: _LAYERS,
 }
+_ENCODED = 32  # rows that an encoder takes at once: it has room for the logits of as many
 
 
 def mangled(name: str) -> str:
@@ -131,12 +119,21 @@ def head_bytes(tensor_bytes: Mapping[str, int]) -> int:
     return sum(own) // max(1, len(blocks)) + output
 
 
-def _output(context: Any, of_wanted: bool = False) -> Callable[[Any], int]:
+def last_rows(context: Any, of_wanted: bool = False) -> Callable[[], int]:
     """Turn on hidden rows, of all or of the wanted tokens; return what says where they are."""
     functions = head_functions()
     functions["llama_set_embeddings_nextn"](context, True, of_wanted)
-    found: Callable[[Any], int] = functions["llama_get_embeddings_nextn"]
-    return found
+    return partial(functions["llama_get_embeddings_nextn"], context)
+
+
+def layer_input(context: Any, layer: int) -> Callable[[], int]:
+    """Turn on what a layer reads of every token; return what says where that of a decode is.
+
+    llama.cpp ends the process at the next decode where its graph does not keep it.
+    """
+    functions = head_functions()
+    functions["llama_set_embeddings_layer_inp"](context, layer, True)
+    return partial(functions["llama_get_embeddings_layer_inp"], context, layer)
 
 
 class HiddenOutput:
@@ -157,17 +154,25 @@ class HiddenOutput:
         """Keep the rows of what is decoded from now on."""
         self._layers = layers
         self._columns = int(ll.llama_model_n_embd_out(self._model))
-        self._address = _output(self._context)
-        self._rows = HiddenRows(self._count, self._columns)
+        last = int(ll.llama_model_n_layer(self._model))  # whose input is the last row
+        self._sources = [
+            layer_input(self._context, layer) if layer < last else last_rows(self._context)
+            for layer in layers or (last,)
+        ]
+        self._rows = HiddenRows(self._count, len(self._sources) * self._columns)
 
     def take(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
         """Keep the rows of what was just decoded; of a tree's nodes, which may go, none."""
         if self._rows is None:
             return
-        rows, begin = matrix(self._address(self._context), sum(widths), self._columns), 0
+        found = [matrix(address(), sum(widths), self._columns) for address in self._sources]
+        begin = 0
         for chunk, width in zip(chunks, widths, strict=True):
             count = stem_count(chunk) if chunk.parents else len(chunk.token_ids)
-            self._rows.note(chunk.sequence, chunk.position, rows[begin : begin + count])
+            first = max(0, count - HIDDEN_ROWS)
+            rows = [each[begin + first : begin + count] for each in found]
+            joined = np.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
+            self._rows.note(chunk.sequence, chunk.position + first, joined)
             begin += width
 
     def of(self, sequence: int) -> tuple[int, Rows]:
@@ -186,77 +191,86 @@ class HiddenOutput:
             self._rows.exchange(first, second)
 
 
-class LlamaHead:
-    """The MTP head of a loaded model, in a context of its own. Implements `Head`."""
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A loaded head, and how its context is made."""
 
-    target_layers: tuple[int, ...] = ()
+    model: Any
+    head: Head
+    config: LlamaConfig
+    layout: Layout
+    cells: int
+    capacity: int
+    """Tokens that a sequence can hold."""
+    weight_bytes: int
+    lender: Any = None
+    """A context of the target's model, whose matrices a head without its own uses."""
 
-    def __init__(
-        self,
-        model: Any,
-        head: Head,
-        config: LlamaConfig,
-        layout: Layout,
-        cells: int,
-        capacity: int,
-        weight_bytes: int,
-    ) -> None:
-        """Open a context with streams as the target's, which is to be closed before the model is.
 
-        What is alone in its model frees that, too. Raises InvalidConfig where there is no memory.
-        """
-        self._own_model = model if head.is_alone else None
-        self.name = f"{config.path.stem} {HeadKind.MTP.value}"
-        self.weight_bytes = weight_bytes
-        self.sequence_count, self.context = config.sequence_count, capacity
+class HeadContext(ABC):
+    """A head in a context of its own, which is to be closed before the target's model is.
+
+    A head that is alone in its file frees what was loaded for it, too.
+    """
+
+    first_token = 0
+
+    def __init__(self, opening: Opening) -> None:
+        """Raises InvalidConfig where there is no memory for it."""
+        config, model, head = opening.config, opening.model, opening.head
+        self._opening = opening
+        self.name = f"{config.path.stem} {head.kind.value}"
+        self.weight_bytes, self.target_layers = opening.weight_bytes, head.target_layers
+        self.sequence_count, self.context = config.sequence_count, opening.capacity
         self.batch_rows, self.block_count = config.batch_rows, head.block_count
-        params = context_params(config, model, layout, cells, self.sequence_count)
-        params.ctx_type, params.n_rs_seq = ll.LLAMA_CONTEXT_TYPE_MTP, 0
+        cells, count = opening.cells, self.sequence_count
+        params = context_params(config, model, opening.layout, cells, count)
+        params.n_rs_seq, params.ctx_other = 0, opening.lender
         params.swa_full = True  # a window is cut freely, too
+        if head.kind is HeadKind.MTP:
+            params.ctx_type = ll.LLAMA_CONTEXT_TYPE_MTP
         recent_errors.clear()
         self.context_pointer = ll.llama_init_from_model(model, params)
         if not self.context_pointer:
-            raise InvalidConfig("own-draft", f"no context for the MTP head: {last_error()}")
+            words = head.kind.words.partition(" ")[2]
+            raise InvalidConfig("own-draft", f"no context for the {words}: {last_error()}")
         self.vocabulary = Vocabulary(model)
-        self.width = int(ll.llama_model_n_embd_out(model))
         self._size = self.vocabulary.size
         self._memory = ll.llama_get_memory(self.context_pointer)
-        self._gives_wanted = head.gives_wanted
-        self._address = _output(self.context_pointer, self._gives_wanted)
-        self._batch = Batch(self.batch_rows, self.width)
         # Of each sequence, the position after what each block has read. A cell has a part of each
         # block, so a block that reads again what another has read finds the same cells.
         self._read = np.zeros((self.sequence_count, self.block_count), np.int64)
 
-    def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Row, Rows]]:
+    def decode(self, pairs: Sequence[Pairs], block: int = 0) -> list[tuple[Sequence[Row], Rows]]:
         # llama.cpp computes streams together only where their numbers rise.
         order = sorted(range(len(pairs)), key=lambda i: pairs[i].sequence)
-        rising = [pairs[i] for i in order]
-        counts = [len(each.token_ids) for each in rising]
-        assert sum(counts) <= self.batch_rows, f"{sum(counts)} rows in one decode"
-        for each in rising:
-            assert 0 <= each.sequence < self.sequence_count, f"sequence {each.sequence}"
-            assert 0 < len(each.token_ids) == len(each.rows), f"{len(each.rows)} rows"
-            assert each.position + len(each.token_ids) <= self.context, "context overflow"
-            assert min(each.token_ids) >= 0 and max(each.token_ids) < self._size, "token id"
-            self._read[each.sequence, block] = each.position + len(each.token_ids)
-            if self.block_count > 1:
-                ll.llama_memory_seq_rm(self._memory, each.sequence, each.position, -1)
-        if self.block_count > 1:
-            head_functions()["llama_set_nextn_layer_offset"](self.context_pointer, block)
-        chunks = [Chunk(each.sequence, each.position, each.token_ids, 1) for each in rising]
-        self._batch.fill(chunks, counts, [1] * len(chunks))
-        np.concatenate([each.rows for each in rising], out=self._batch.rows[: sum(counts)])
-        code = ll.llama_decode(self.context_pointer, self._batch.struct)
+        rows = self._decode_rising([pairs[i] for i in order], block)
+        found = dict(zip(order, rows, strict=True))
+        return [found[i] for i in range(len(pairs))]
+
+    @abstractmethod
+    def _decode_rising(
+        self, rising: Sequence[Pairs], block: int
+    ) -> list[tuple[Sequence[Row], Rows]]:
+        """Decode pairs of rising sequences."""
+
+    def _decode(self, batch: Batch) -> None:
+        code = ll.llama_decode(self.context_pointer, batch.struct)
         if code != 0:
             raise DecodeFailed(f"the head's llama_decode returned {code}: {last_error()}")
-        logits = matrix(logits_address(self.context_pointer), len(rising), self._size)
+
+    def _logits(self, count: int) -> Rows:
+        """Return a view of the logits of a decode: float32[count, vocabulary]."""
+        logits = matrix(logits_address(self.context_pointer), count, self._size)
         if not math.isfinite(np.maximum.reduce(logits, axis=None)):
             raise DecodeFailed(f"{self.name} computes no numbers: its weights may be damaged")
-        ends = np.cumsum([1] * len(counts) if self._gives_wanted else counts)
-        hidden = matrix(self._address(self.context_pointer), ends[-1], self.width)
-        found = {i: (logits[n], hidden[ends[n] - 1 : ends[n]]) for n, i in enumerate(order)}
-        return [found[i] for i in range(len(pairs))]
+        return logits
+
+    def check(self, sequence: int, position: int, token_ids: Sequence[int], rows: int) -> None:
+        """Assert what would end the process in C."""
+        assert 0 <= sequence < self.sequence_count, f"sequence {sequence}"
+        assert 0 <= position <= self.context - rows, "context overflow"
+        assert min(token_ids) >= 0 and max(token_ids) < self._size, "token id"
 
     def held(self, sequence: int, block_count: int = 1) -> range:
         first = int(ll.llama_memory_seq_pos_min(self._memory, sequence))
@@ -275,55 +289,89 @@ class LlamaHead:
         return self.truncate(destination, token_count)
 
     def close(self) -> None:
-        """Free the context, and a model of its own."""
+        """Free the context, and what was loaded for it."""
         ll.llama_free(self.context_pointer)
-        if self._own_model is not None:
-            ll.llama_model_free(self._own_model)
+        if self._opening.lender is not None:
+            ll.llama_free(self._opening.lender)
+        if self._opening.head.is_alone:
+            ll.llama_model_free(self._opening.model)
 
 
-def beside(model: Any, names: Sequence[bytes]) -> Beside:
-    """Return what a head must fit that drafts for a loaded model with tokens of these names."""
-    architecture = metadata(model, "general.architecture")
-    layers, width = ll.llama_model_n_layer(model), ll.llama_model_n_embd_out(model)
-    return Beside(architecture, int(layers), int(width), names)
+class LlamaHead(HeadContext):
+    """A head that is chained on its own rows: MTP or EAGLE-3. Implements `Head`.
 
-
-def config_beside(file: LlamaConfig, target: LlamaConfig, capacity: int) -> LlamaConfig:
-    """Return how to load a head for a target whose sequences hold so many tokens."""
-    return replace(
-        file,
-        context=capacity,
-        sequence_count=target.sequence_count,
-        thread_count=file.thread_count or target.thread_count,
-    )
-
-
-def open_head_file(
-    config: LlamaConfig, layout: Layout = _STREAMS, target: Beside | None = None
-) -> LlamaHead:
-    """Return the head in a file of its own, for a target in this process or in another one.
-
-    Its sequences hold the tokens of the configured context. Raises InvalidConfig with one line that
-    says what is wrong.
+    EAGLE-3 reads the target's rows through its encoder. It is at the position of the token, where
+    llama.cpp's driver has the one before: attention only sees distances.
     """
-    init_backend()
-    checked, path = check_draft(config.path), config.path
-    head = checked.head
-    if head is None or not head.is_alone:
-        raise InvalidConfig("draft-model", f"{path} is no head in a file of its own")
-    fault = head.fault or (fault_beside(head, target) if target is not None else "")
-    if fault:
-        raise InvalidConfig("draft-model", f"{path} {fault}")
-    if fault := missing_functions(head.kind):
-        raise InvalidConfig("draft-model", fault)
-    config = replace(config, thread_count=config.thread_count or available_threads())
-    model = load_model(config, checked.files, with_mtp=True)
-    try:
-        if target is not None and Vocabulary(model).names() != target.names:
-            raise InvalidConfig("draft-model", f"{path} has other tokens than the target")
-        context = asked_context(config, ll.llama_model_n_ctx_train(model), None)
-        opening = layout, cells_of(context), context, head_bytes(checked.tensor_bytes)
-        return LlamaHead(model, head, config, *opening)
-    except InvalidConfig:
-        ll.llama_model_free(model)
-        raise
+
+    lag, size = 1, 1
+
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
+        head = opening.head
+        self.width = self.row_width = int(ll.llama_model_n_embd_out(opening.model))
+        self._gives_wanted = head.gives_wanted
+        self._address = last_rows(self.context_pointer, self._gives_wanted)
+        self._batch = Batch(self.batch_rows, self.width)
+        self._encoder: RowBatch | None = None
+        if head.kind is HeadKind.EAGLE3:
+            self.row_width, self.first_token = head.row_width, 1
+            self._encoder = RowBatch(_ENCODED, self.row_width)
+
+    def _decode_rising(
+        self, rising: Sequence[Pairs], block: int
+    ) -> list[tuple[Sequence[Row], Rows]]:
+        if self._encoder is None:
+            outs = [1] * len(rising)
+        else:
+            rising = self._encoded(rising)
+            outs = [len(each.token_ids) for each in rising]  # its graph computes all of them
+            if sum(outs) > MAX_ROWS_OUT:
+                firsts = [each.part(0, -1) for each in rising if len(each.token_ids) > 1]
+                self._run(firsts, [0] * len(firsts), block)
+                rising, outs = [each.part(-1, None) for each in rising], [1] * len(rising)
+        counts = self._run(rising, outs, block)
+        ends = np.cumsum(outs if self._gives_wanted else counts)
+        logits = self._logits(sum(outs))
+        hidden = matrix(self._address(), ends[-1], self.width)
+        lasts = np.cumsum(outs) - 1
+        return [
+            ([logits[last]], hidden[end - 1 : end]) for last, end in zip(lasts, ends, strict=True)
+        ]
+
+    def _run(self, pairs: Sequence[Pairs], outs: Sequence[int], block: int) -> list[int]:
+        """Decode pairs, of which so many rows are wanted; return how many there are of each."""
+        counts = [len(each.token_ids) for each in pairs]
+        assert sum(counts) <= self.batch_rows, f"{sum(counts)} rows in one decode"
+        for each, count in zip(pairs, counts, strict=True):
+            assert 0 < count == len(each.rows), f"{len(each.rows)} rows"
+            self.check(each.sequence, each.position, each.token_ids, count)
+            self._read[each.sequence, block] = each.position + count
+            if self.block_count > 1:
+                ll.llama_memory_seq_rm(self._memory, each.sequence, each.position, -1)
+        if self.block_count > 1:
+            head_functions()["llama_set_nextn_layer_offset"](self.context_pointer, block)
+        chunks = [Chunk(each.sequence, each.position, each.token_ids, 0) for each in pairs]
+        self._batch.fill(chunks, counts, outs)
+        np.concatenate([each.rows for each in pairs], out=self._batch.rows[: sum(counts)])
+        self._decode(self._batch)
+        return counts
+
+    def _encoded(self, pairs: Sequence[Pairs]) -> list[Pairs]:
+        """Return pairs with what the encoder makes of the target's rows."""
+        if pairs[0].is_chained:
+            return list(pairs)
+        assert self._encoder is not None
+        rows = np.concatenate([each.rows for each in pairs])
+        found = np.empty((len(rows), self.width), np.float32)
+        # It uses no positions, but llama.cpp wants such as could follow in the cache.
+        position = int(ll.llama_memory_seq_pos_max(self._memory, 0)) + 1
+        for first in range(0, len(rows), _ENCODED):
+            part = rows[first : first + _ENCODED]
+            self._encoder.put([Chunk(0, position, [0] * len(part), 0)], part)
+            code = ll.llama_encode(self.context_pointer, self._encoder.struct)
+            if code != 0:
+                raise DecodeFailed(f"the head's llama_encode returned {code}: {last_error()}")
+            found[first : first + len(part)] = matrix(self._address(), len(part), self.width)
+        parts = np.split(found, np.cumsum([len(each.rows) for each in pairs])[:-1])
+        return [replace(each, rows=part) for each, part in zip(pairs, parts, strict=True)]

@@ -116,7 +116,9 @@ def load_file(path: Path, params: Any) -> Any:
     model = ll.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
-    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
+    is_head = metadata(model, "general.architecture") in ("eagle3", "dflash")  # with an encoder
+    reads_forwards = ll.llama_model_has_decoder(model) and not ll.llama_model_has_encoder(model)
+    if not is_head and not reads_forwards:
         ll.llama_model_free(model)
         raise InvalidConfig("model", f"{path} is not a decoder-only model")
     if ll.llama_model_is_diffusion(model):

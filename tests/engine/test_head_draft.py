@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from outrider.engine.gguf_check import check_draft
 from outrider.engine.guesser import guesser
-from outrider.engine.head_draft import HeadDraft, Pairs
+from outrider.engine.head_draft import Head, HeadDraft, Pairs
 from outrider.engine.hidden_rows import HIDDEN_ROWS
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
@@ -135,43 +135,46 @@ class Driver:
     Of several blocks each reads everything again, on its own.
     """
 
-    def __init__(self, model: LlamaModel) -> None:
-        self._head, self._model = model.open_head(), model
-        self._pending = np.zeros((1, self._head.width), np.float32)
+    def __init__(self, head: Head, model: LlamaModel) -> None:
+        self._head, self._model = head, model
+        self._pending = np.zeros((head.lag, head.row_width), np.float32)
 
     def read(self, token_ids: Sequence[int], position: int, accepted: int | None = None) -> None:
         """Read the tokens of a decode; of a draft, the row after `accepted` is the next one's."""
-        first, rows = self._model.hidden_rows(0)
+        head, (first, rows) = self._head, self._model.hidden_rows(0)
         mine = rows[position - first :][: len(token_ids)]
-        before = np.concatenate([self._pending, mine[:-1]])
-        for block in range(self._head.block_count):
-            self._head.truncate(0, position)
-            self._head.decode([Pairs(0, position, token_ids, before)], block)
+        skipped = 0 if position else head.first_token
+        before, ids = np.concatenate([self._pending, mine[:-1]])[skipped:], token_ids[skipped:]
+        if not head.lag:
+            before, ids = mine, [*token_ids, 0]
+        for block in range(head.block_count):
+            head.truncate(0, position)
+            head.decode([Pairs(0, position + skipped, ids, before)], block)
         last = len(token_ids) - 1 if accepted is None else accepted
-        self._pending = mine[last : last + 1].copy()
-        self._head.truncate(0, position + last + 1)
+        self._pending = mine[last : last + head.lag].copy()
+        head.truncate(0, position + last + 1)
 
     def draft(self, text: Sequence[int], count: int = DRAFTED) -> list[int]:
-        position, ids, rows = len(text) - 1, [text[-1]], self._pending
-        for i in range(count):
-            if self._head.block_count > 1:
-                self._head.truncate(0, position)
-                [(logits, hidden)] = self._head.decode([Pairs(0, position, ids, rows)], i)
-            else:
-                pair = Pairs(0, position + i, ids[-1:], rows[-1:])
-                [(logits, hidden)] = self._head.decode([pair])
-            ids, rows = [*ids, best(logits)], np.concatenate([rows, hidden])
-        self._head.truncate(0, position)
+        head, position, ids, rows = self._head, len(text) - 1, [text[-1]], self._pending
+        while len(ids) <= count:
+            block, first = 0, len(ids) - 1
+            if head.block_count > 1:
+                head.truncate(0, position)
+                block, first = first, 0
+            pairs = Pairs(0, position + first, ids[first:], rows, len(ids) > 1, count)
+            [(logits, hidden)] = head.decode([pairs], block)
+            before = [rows] if head.block_count > 1 else []
+            ids, rows = [*ids, *map(best, logits)], np.concatenate([*before, hidden])
+        head.truncate(0, position)
         return ids[1:]
 
-    def close(self) -> None:
-        self._head.close()
 
-
-def check_against_driver(path: Path, counts: Iterator[int]) -> float:
+def check_against_driver(
+    model: LlamaModel, open_head: Callable[[], Head], counts: Iterator[int]
+) -> float:
     """Compare drafts of these lengths with a driver's; return the share that was accepted."""
-    model = load(path)
-    draft, driver, text = HeadDraft(model.open_head(), model), Driver(model), start(model)
+    head = open_head()
+    draft, driver, text = HeadDraft(open_head(), model), Driver(head, model), start(model)
     driver.read(PROMPT, 0)
     accepted = asked = 0
     while len(text) < 60:  # as far as no row is dropped
@@ -182,15 +185,15 @@ def check_against_driver(path: Path, counts: Iterator[int]) -> float:
         here = round_of(model, text, drafted)
         driver.read([before[-1], *drafted], len(before) - 1, here)
         accepted, asked = accepted + here, asked + count
-    for each in (draft, driver, model):
+    for each in (draft, head, model):
         each.close()
     return accepted / asked
 
 
 @pytest.mark.parametrize("architecture", MTP_TARGETS)
 def test_it_drafts_what_llama_cpp_s_own_driver_would(tmp_path: Path, architecture: str) -> None:
-    path = write_mtp(tmp_path / "m.gguf", architecture, noise=0.01)
-    assert check_against_driver(path, repeat(DRAFTED)) > 0.25
+    model = load(write_mtp(tmp_path / "m.gguf", architecture, noise=0.01))
+    assert check_against_driver(model, model.open_head, repeat(DRAFTED)) > 0.25
 
 
 @pytest.mark.parametrize("architecture", MTP_BLOCKS)
@@ -199,9 +202,9 @@ def test_of_several_blocks_each_drafts_a_token_as_in_llama_cpp(
     tmp_path: Path, architecture: str, blocks: int
 ) -> None:
     """However many are asked, so that some blocks read later what the first has read."""
-    path = write_mtp(tmp_path / "m.gguf", architecture, noise=0.01, blocks=blocks)
+    model = load(write_mtp(tmp_path / "m.gguf", architecture, noise=0.01, blocks=blocks))
     counts = (1 + int(n) for n in np.random.default_rng(5).integers(blocks, size=60))
-    assert check_against_driver(path, counts) > 0.2
+    assert check_against_driver(model, model.open_head, counts) > 0.2
 
 
 def test_no_more_tokens_are_drafted_than_it_has_blocks(tmp_path: Path) -> None:
@@ -228,19 +231,20 @@ def test_blocks_that_were_not_asked_read_what_they_missed(tmp_path: Path) -> Non
     model.close()
 
 
+def acceptance(model: LlamaModel, draft: HeadDraft) -> float:
+    text, accepted, rounds = start(model), 0, 0
+    while len(text) < 60:
+        accepted, rounds = accepted + round_of(model, text, ask(draft, text)), rounds + 1
+    return accepted / (DRAFTED * rounds)
+
+
 def test_the_rows_are_the_target_s_and_decide_what_is_accepted(
     model: LlamaModel, draft: HeadDraft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def acceptance() -> float:
-        text, accepted, rounds = start(model), 0, 0
-        while len(text) < 60:
-            accepted, rounds = accepted + round_of(model, text, ask(draft, text)), rounds + 1
-        return accepted / (DRAFTED * rounds)
-
-    right, rows = acceptance(), model.hidden_rows
+    right, rows = acceptance(model, draft), model.hidden_rows
     draft.forget(SESSION)
     monkeypatch.setattr(model, "hidden_rows", lambda s: (rows(s)[0], rows(s)[1][::-1]))
-    assert acceptance() < 0.75 * right
+    assert acceptance(model, draft) < 0.75 * right
 
 
 def test_at_a_temperature_it_draws_with_the_noise_of_the_request(
@@ -276,7 +280,7 @@ def test_after_a_gap_in_the_rows_it_begins_with_what_there_is(
     drafted, head = ask(draft, text), model.open_head()
     _, rows = model.hidden_rows(0)
     begin = len(text) - len(rows)
-    [(logits, _)] = head.decode([Pairs(0, begin, text[begin:], rows)])
+    [([logits], _)] = head.decode([Pairs(0, begin, text[begin:], rows)])
     assert len(rows) == HIDDEN_ROWS and len(drafted) == DRAFTED
     assert drafted[0] == best(logits)
     head.close()
@@ -443,15 +447,21 @@ def writes(prompt: Sequence[int], count: int, guess: Any) -> Job:
     return job
 
 
-def written(path: Path, mtp: bool, numerics: Numerics, users: int) -> tuple[list[list[int]], int]:
+def load_own(model: Any) -> HeadDraft:
+    return HeadDraft(model.open_head(), model)
+
+
+def written(
+    path: Path, load_draft: Any, numerics: Numerics, users: int
+) -> tuple[list[list[int]], int]:
     """Return what users write in an engine with a head or without, and how much was accepted."""
     host = EngineHost(
-        lambda: load(path, mtp, pad_multiple=4, pool=False),
+        lambda: load(path, load_draft is load_own, pad_multiple=4, pool=False),
         HostOptions(numerics=numerics, first_quiet_seconds=1e9, room_seconds=60.0),
-        load_draft=(lambda model: HeadDraft(model.open_head(), model)) if mtp else None,
+        load_draft=load_draft,
     )
     loaded = host.start().result()
-    guess = guesser(loaded.model, opening(), 1, 0.0) if mtp else None
+    guess = guesser(loaded.model, opening(), 1, 0.0) if load_draft else None
     prompts = [[*PROMPT, 5 + i, *PROMPT[i:]] for i in range(users)]
     tickets = [
         host.submit(bytes([i]) * 16, writes(prompt, 60, guess), prompt)
@@ -471,7 +481,7 @@ def test_users_write_the_same_text_with_it(
 ) -> None:
     """More of them than sequences where bits do not depend on who shares a decode."""
     path = write_mtp(tmp_path / "m.gguf", architecture)
-    plain, none = written(path, False, numerics, users)
-    drafted, accepted = written(path, True, numerics, users)
+    plain, none = written(path, None, numerics, users)
+    drafted, accepted = written(path, load_own, numerics, users)
     assert drafted == plain and none == 0
     assert accepted > 15 * users

@@ -149,12 +149,18 @@ def _qwen2moe(draw: _Random) -> Tensors:
     return _mixtral(draw) | _shared_expert(draw) | gate
 
 
-def _common(writer: GGUFWriter, layers: int, kv_heads: int = 1, context: int = CONTEXT) -> None:
+def _common(
+    writer: GGUFWriter,
+    layers: int,
+    kv_heads: int = 1,
+    context: int = CONTEXT,
+    heads: int = HEADS,
+) -> None:
     writer.add_context_length(context)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(layers)
     writer.add_feed_forward_length(FORWARD)
-    writer.add_head_count(HEADS)
+    writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(HEAD)

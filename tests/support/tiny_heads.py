@@ -3,7 +3,7 @@
 What an MTP target writes depends on three parts of its rows: NOW holds the token, FAR and OWN means
 over the text, as all heads of one layer look at every token alike. The other layers add noise. Its
 head has NOW from the token, FAR from the target's hidden row and OWN from its own attention. So
-a wrong row, token or cache of the head costs acceptance. Heads of the other kinds are random.
+a wrong row, token or cache of the head costs acceptance. The other kinds know as much.
 """
 
 from __future__ import annotations
@@ -292,75 +292,133 @@ def _head_block(draw: _Random, architecture: str, block: int) -> Tensors:
     return tensors | _means(architecture, 0.0, _LOUD * np.sqrt(1.5)) | nextn
 
 
-# --- files of their own, for a target of `write_model` with the same vocabulary ---
+# --- files of their own, for a target of llama's kind ---
+
+_DRAFTED = np.arange(_SPEECHLESS, len(Vocabulary().names), 2, dtype=np.int64)
+"""Tokens that the EAGLE-3 head drafts; the target writes few others."""
+_LAYERS = (0, 1, 3)  # whose inputs are read; of a token NOW is in all of them, FAR in the others
 
 
-def write_eagle3(path: Path, layers: tuple[int, ...] = (1, 2, 3), seed: int = 5) -> Path:
-    """Write an EAGLE-3 head that drafts every fourth token of the vocabulary."""
-    draw, writer = _Random(seed), _head_file(path, "eagle3", 1, layers)
+def write_llama(path: Path, noise: float = 0.02, now: float = 1.0, seed: int = 2) -> Path:
+    """Write a target for the heads below, in which NOW weighs as much as is said."""
+    draw, writer = _Random(seed), GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    writer.add_file_type(LlamaFileType.MOSTLY_Q8_0)
+    _common(writer, 4)
+    _add_tokenizer(writer, Vocabulary())
+    tensors = _shared(now)
+    layers = {i: _plain_block(draw, WIDTH, noise) for i in range(4)}
+    layers[0] |= _means("llama", _LOUD, _LOUD)
+    for name, tensor in (tensors | _numbered(layers)).items():
+        _add(writer, name, tensor)
+    _finish(writer)
+    return path
+
+
+def _shared(now: float = 1.0) -> Tensors:
+    """Return what the target and its heads have in common."""
+    tensors = _outer(_Random(2))
+    rare = np.ones(len(tensors["output.weight"]), bool)
+    rare[_DRAFTED] = False
+    tensors["output.weight"][rare] *= np.float32(0.3)
+    tensors["output.weight"][:, :_NOW] *= np.float32(now)
+    return tensors
+
+
+def write_eagle3(path: Path, layers: tuple[int, ...] = _LAYERS, borrows: bool = False) -> Path:
+    """Write an EAGLE-3 head, which may have the target's matrix in place of its embeddings.
+
+    FAR is of the second layer's row, NOW of the token, which an attention head finds by it, and OWN
+    of another one. Two more take the former NOW and OWN away from the row that it is chained on.
+    """
+    writer = _head_file(path, "eagle3", 1, layers, heads=4)
     writer.add_uint32("eagle3.target_hidden_size", WIDTH)
-    count = len(Vocabulary().names)
-    drafted = np.arange(3, count, 4, dtype=np.int64)
-    block = _plain_block(draw, 2 * WIDTH) | {"attn_norm_2.weight": _ones(WIDTH)}
-    tensors = {
-        "token_embd.weight": draw.matrix(count, WIDTH, gain=np.sqrt(WIDTH)),
-        "output_norm.weight": _ones(WIDTH),
-        "output.weight": draw.matrix(len(drafted), WIDTH, gain=3.0),
-        "fc.weight": draw.matrix(WIDTH, len(layers) * WIDTH),
-        **_numbered({0: block}),
-    }
-    return _write_head(writer, path, tensors, drafted)
+    tensors = _shared()
+    tensors["output.weight"] = tensors["output.weight"][_DRAFTED]
+    if borrows:
+        del tensors["token_embd.weight"]
+    takes = np.zeros((WIDTH, len(layers) * WIDTH), np.float32)
+    for i in range(_NOW, _NOW + _NOW // 2):
+        takes[i, WIDTH + i] = 1.0
+    block = _plain_block(_Random(5), 2 * WIDTH, 0.0)
+    finds, reads, writes = (np.zeros((4 * HEAD, 2 * WIDTH), np.float32) for _ in range(3))
+    for head in (0, 2, 3):
+        finds[head * HEAD : (head + 1) * HEAD, :HEAD] = 1.2 * np.eye(HEAD)
+    for head, column, scale in ((0, 0, 0.5**0.5), (1, 0, _LOUD), (2, WIDTH, -0.9), (3, 96, -0.9)):
+        reads[head * HEAD : (head + 1) * HEAD, column : column + HEAD] = scale * np.eye(HEAD)
+    writes = np.zeros((WIDTH, 4 * HEAD), np.float32)
+    writes[:_NOW, :HEAD] = writes[:_NOW, 2 * HEAD : 3 * HEAD] = np.eye(HEAD)
+    for i in range(_NOW // 2, _NOW):
+        writes[_NOW + i, HEAD + i] = writes[_NOW + i, 3 * HEAD + i] = 1.0
+    block |= {"attn_q.weight": finds, "attn_k.weight": finds, "attn_v.weight": reads}
+    block |= {"attn_output.weight": writes, "attn_norm_2.weight": _ones(WIDTH)}
+    tensors |= {"fc.weight": takes, **_numbered({0: block})}
+    return _write_head(writer, path, tensors, _DRAFTED)
 
 
 def write_dflash(
-    path: Path, has_markov: bool = False, layers: tuple[int, ...] = (1, 2, 3), seed: int = 6
+    path: Path,
+    has_markov: bool = False,
+    layers: tuple[int, ...] = _LAYERS,
+    borrows: bool = False,
+    block: int = 8,
 ) -> Path:
-    """Write a DFlash head, or with a Markov head a DSpark one."""
-    draw, writer = _Random(seed), _head_file(path, "dflash", 2, layers)
-    writer.add_uint32("dflash.block_size", 8)
+    """Write a DFlash head, or with a Markov head a DSpark one.
+
+    FAR and OWN are means over the first layer's rows and the block, whose masks are nothing. NOW is
+    what the Markov head adds; without it nobody knows it.
+    """
+    writer = _head_file(path, "dflash", 1, layers)
+    writer.add_uint32("dflash.block_size", block)
     writer.add_mask_token_id(Vocabulary().pad)
-    count, rank = len(Vocabulary().names), 32
+    tensors = _shared()
+    now = tensors["token_embd.weight"][:, :_NOW].copy()
+    if borrows:
+        del tensors["token_embd.weight"], tensors["output.weight"]
+    else:
+        tensors["token_embd.weight"] *= np.float32(0.02)  # in attention alone it is a whole row
+        tensors["token_embd.weight"][Vocabulary().pad] = 0.0
+    takes = np.zeros((WIDTH, len(layers) * WIDTH), np.float32)
+    for i in range(_NOW):
+        takes[i, i] = 1.0
     norms = {f"attn_{name}_norm.weight": _ones(HEAD) for name in "qk"}
-    tensors = {
-        "token_embd.weight": draw.matrix(count, WIDTH, gain=np.sqrt(WIDTH)),
-        "output_norm.weight": _ones(WIDTH),
-        "output.weight": draw.matrix(count, WIDTH, gain=3.0),
-        "fc.weight": draw.matrix(WIDTH, len(layers) * WIDTH),
-        "enc.output_norm.weight": _ones(WIDTH),
-        **_numbered({i: _plain_block(draw, WIDTH) | norms for i in range(2)}),
-    }
+    its = _plain_block(_Random(6), WIDTH, 0.0) | _means("llama", _LOUD, _LOUD) | norms
+    tensors |= {"fc.weight": takes, "enc.output_norm.weight": _ones(WIDTH), **_numbered({0: its})}
+    tensors["output_norm.weight"] = _ones(WIDTH) * np.float32(0.6)  # a row without NOW is shorter
     if has_markov:
         writer.add_bool("dflash.sample_from_anchor", True)
         writer.add_bool("dflash.has_confidence_head", True)
         tensors |= {
-            "markov_w1.weight": draw.matrix(count, rank),
-            "markov_w2.weight": draw.matrix(count, rank),
-            "conf_proj.weight": draw.matrix(1, WIDTH + rank),
+            "markov_w1.weight": now,
+            "markov_w2.weight": _shared()["output.weight"][:, :_NOW] / np.float32(0.9),
+            "conf_proj.weight": np.zeros((1, WIDTH + _NOW), np.float32),
             "conf_proj.bias": np.zeros(1, np.float32),
         }
     return _write_head(writer, path, tensors)
 
 
-def _head_file(path: Path, architecture: str, blocks: int, layers: tuple[int, ...]) -> GGUFWriter:
+def _head_file(
+    path: Path, architecture: str, blocks: int, layers: tuple[int, ...], heads: int = HEADS
+) -> GGUFWriter:
     writer = GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_file_type(LlamaFileType.MOSTLY_Q8_0)
-    _common(writer, blocks)
+    _common(writer, blocks, kv_heads=1 if heads == HEADS else heads, heads=heads)
     writer.add_array(f"{architecture}.target_layers", list(layers))
     _add_tokenizer(writer, Vocabulary())
     return writer
 
 
-def _plain_block(draw: _Random, inputs: int) -> Tensors:
-    """Return a block of llama's kind whose attention reads so many values."""
+def _plain_block(draw: _Random, inputs: int, noise: float) -> Tensors:
+    """Return a block of llama's kind whose attention reads so many values, and adds noise."""
     matrices = {
         "attn_q": draw.matrix(HEADS * HEAD, inputs),
         "attn_k": draw.matrix(HEAD, inputs),
         "attn_v": draw.matrix(HEAD, inputs),
-        "attn_output": draw.matrix(WIDTH, HEADS * HEAD),
+        "attn_output": draw.matrix(WIDTH, HEADS * HEAD, gain=4.0 * noise),
         "ffn_gate": draw.matrix(FORWARD, WIDTH),
         "ffn_up": draw.matrix(FORWARD, WIDTH),
-        "ffn_down": draw.matrix(WIDTH, FORWARD),
+        "ffn_down": draw.matrix(WIDTH, FORWARD, gain=4.0 * noise),
     }
     norms = {f"{name}.weight": _ones(WIDTH) for name in ("attn_norm", "ffn_norm")}
     return norms | {f"{name}.weight": matrix for name, matrix in matrices.items()}

@@ -27,9 +27,15 @@ def block(number: int = 2, but: str = "") -> list[str]:
 
 
 def alone(architecture: str, layers: object = (1, 2, 3), **keys: object) -> Values:
+    """Return the keys of a head that is sound, but for those that are given."""
+    keys = {"block_count": 1, "embedding_length": 64, "target_hidden_size": 64} | keys
     values: Values = {"general.architecture": architecture.encode()}
     values |= {f"{architecture}.{key}": value for key, value in keys.items()}
+    values |= {"tokenizer.ggml.tokens": [b"a", b"b"], "tokenizer.ggml.mask_token_id": 1}
     return values | {f"{architecture}.target_layers": layers}
+
+
+WHOLE = ("token_embd.weight", "output.weight", "fc.weight")  # needs nothing of its target
 
 
 @pytest.mark.parametrize("architecture", ["glm4moe", "qwen35", "qwen35moe"])
@@ -60,7 +66,7 @@ def test_other_files_carry_none(values: Values, tensors: list[str]) -> None:
 FILES: list[tuple[str, Values, list[str], HeadKind]] = [
     ("eagle3", alone("eagle3"), ["fc.weight"], HeadKind.EAGLE3),
     ("dflash", alone("dflash", (2, 9)), ["fc.weight"], HeadKind.DFLASH),
-    ("dspark", alone("dflash"), ["fc.weight", "markov_w1.weight"], HeadKind.DSPARK),
+    ("dspark", alone("dflash", block_size=8), ["markov_w1.weight"], HeadKind.DSPARK),
 ]
 
 
@@ -76,15 +82,40 @@ def test_a_file_of_its_own_is_known_by_its_architecture(
     assert found.target_layers == values[f"{found.architecture}.target_layers"]
 
 
-UNUSED: list[tuple[Values, list[str], str]] = [
+@pytest.mark.parametrize(
+    ("architecture", "tensors", "borrows"),
+    [
+        ("eagle3", WHOLE, False),
+        ("eagle3", WHOLE[:1], True),
+        ("eagle3", WHOLE[1:], True),
+        ("dflash", WHOLE[:1], False),
+        ("dflash", WHOLE[1:], True),
+    ],
+)
+def test_a_head_without_matrices_for_tokens_needs_its_target(
+    architecture: str, tensors: tuple[str, ...], borrows: bool
+) -> None:
+    found = find_head(alone(architecture), tensors)
+    assert found is not None and not found.fault and found.borrows is borrows
+
+
+UNUSED: list[tuple[Values, Iterable[str], str]] = [
     (mtp("deepseek4"), [*TRUNK, *block()], "has an MTP head of deepseek4"),
     (mtp("exaone4"), [*TRUNK, *block()], "has an MTP head of exaone4"),
     (alone("gemma4-assistant"), [], "has an MTP head of gemma4-assistant"),
     (mtp(heads=2, blocks=4), [*TRUNK, *block(2), *block(3)], "has 2 MTP heads"),
     *((mtp(), [*TRUNK, *block(but=name)], f"without blk.2.{name}") for name in BLOCK),
-    (alone("eagle3", (1, 2)), [], "an EAGLE-3 head of 2 layers"),
-    (alone("eagle3", b"1"), [], "an EAGLE-3 head that names no layers"),
-    (alone("dflash", ()), [], "a DFlash head that names no layers"),
+    (alone("eagle3", (1, 2)), WHOLE, "an EAGLE-3 head that reads 2 layers, not 3"),
+    (alone("eagle3", b"1"), WHOLE, "an EAGLE-3 head that names no layers"),
+    (alone("eagle3", block_count=2), WHOLE, "an EAGLE-3 head that has 2 blocks"),
+    (alone("eagle3", embedding_length=96), WHOLE[1:], "no token embeddings for its width of 96"),
+    (alone("eagle3"), ["d2t"], "tokens of its own and no output matrix"),
+    (alone("dflash") | {"dflash.attention.key_length": 8}, WHOLE, "heads of 8 keys and None"),
+    (alone("dflash", ()), WHOLE, "a DFlash head that names no layers"),
+    (alone("dflash", block_size=1), WHOLE, "a DFlash head that drafts blocks of 1"),
+    (alone("dflash", block_size=1 << 20), WHOLE, "drafts blocks of 1048576"),
+    (alone("dflash"), [*WHOLE, "markov_w1.weight"], "does not name the size of its blocks"),
+    (alone("dflash") | {"tokenizer.ggml.mask_token_id": 2}, WHOLE, "no mask among its 2 tokens"),
     (alone("dflash"), ["selector_hidden.weight"], "a DFlash2 head"),
     (alone("dflash") | {"dflash.hyper_connection.count": 4}, ["markov_w1.weight"], "DeepSeek V4"),
 ]
@@ -92,9 +123,9 @@ UNUSED: list[tuple[Values, list[str], str]] = [
 
 @pytest.mark.parametrize(("values", "tensors", "said"), UNUSED, ids=[c[2] for c in UNUSED])
 def test_what_llama_cpp_would_end_the_process_for_is_named(
-    values: Values, tensors: list[str], said: str
+    values: Values, tensors: Iterable[str], said: str
 ) -> None:
-    found = find_head(values, tensors)
+    found = find_head(values, list(tensors))
     assert found is not None and said in found.fault
 
 
@@ -109,6 +140,9 @@ BESIDE: list[tuple[Head, str, int, str]] = [
     (of(HeadKind.EAGLE3, "eagle3", 1, 2, 3), "llama", 64, ""),
     (of(HeadKind.EAGLE3, "eagle3", 1, 2, 3), "llama", 96, "of a target of width 64, not 96"),
     (of(HeadKind.EAGLE3, "eagle3", 1, 2, 5), "llama", 64, "reads layers 1, 2, 5"),
+    (of(HeadKind.EAGLE3, "eagle3", 1, 2, 4), "gpt-oss", 64, ""),
+    (of(HeadKind.EAGLE3, "eagle3", 1, 2, 4), "llama", 64, "reads layers 1, 2, 4; the target has 4"),
+    (of(HeadKind.DFLASH, "dflash", 1, 2, 4), "gpt-oss", 64, "reads layers 1, 2, 4"),
     (of(HeadKind.DFLASH, "dflash", -1), "llama", 64, "reads layers -1"),
     (of(HeadKind.DSPARK, "dflash", 1), "phi3", 64, "phi3 models do not show"),
 ]
