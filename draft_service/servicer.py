@@ -26,6 +26,7 @@ from draft_service.translators import (
 )
 from outrider import tracing, wire_drafts
 from outrider.engine.guesser import Guesser, guesser
+from outrider.engine.head_model import HeadModel
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
 from outrider.engine.job import Lease, Ticket
@@ -53,6 +54,7 @@ from outrider.model_service.servicer import (
     Ownership,
     run_stream,
 )
+from outrider.row_window import NO_ROWS
 from outrider.texts import longest_token, most_bytes
 from outrider.translation import Level
 from outrider.v1 import common_pb2 as common
@@ -109,7 +111,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         assert self._model is not None
         if self._model.describe().layout.is_pool:
             response.parallel_line_count = MAX_LINES
-        response.translates = True
+        response.translates = not response.head
         response.known_vocabulary_keys[:] = self._translations.keys
         return response
 
@@ -180,7 +182,8 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         rest = opening.token_limit + MAX_DRAFT
         room = (len(own) or opening.prompt_count) + rest if learned is None else None
         size = self.vocabulary_size
-        stream = _DraftStream(self.host, opening, owner, drafter, size, learned, read, room)
+        head = self._model if isinstance(self._model, HeadModel) else None
+        stream = _DraftStream(self.host, opening, owner, drafter, size, learned, read, room, head)
         try:
             await run_stream(owner, stream.read(requests), stream.answer(write))
         finally:
@@ -258,7 +261,10 @@ class _DraftStream:
         learned: LearnedTranslation | None,
         read_text: ReadText | None,
         room: int | None,
+        head: HeadModel | None,
     ) -> None:
+        self._head = head  # None where the model reads tokens alone
+        self._rows = NO_ROWS  # hidden ones of the text, that the head was sent
         self._learned = learned  # how it translates; None where the ids are the draft's own
         self._read_text = read_text  # None where the engine holds a text as it is sent
         self._room = room  # tokens that the engine will hold at most; None: not known
@@ -295,6 +301,9 @@ class _DraftStream:
         span = self._begin_span(order)
         order = _with_known_ids(order, self._size)
         self._drafter.note_text(order.committed)
+        if not order.rows.has_width(self._head.width if self._head is not None else 0):
+            raise InvalidRequest("hidden_rows", "the model does not read rows of this width")
+        self._rows = self._rows.followed_by(order.rows)
         wanted = order.committed.token_ids if order.committed.position == 0 else ()
         if self._read_text is not None:
             # Beside the engine, which would do nothing else for a long text's sake.
@@ -327,6 +336,8 @@ class _DraftStream:
 
     def _run(self, lease: Lease, order: Order, span: tracing.TraceSpan) -> Any:
         begin, count = time.perf_counter(), 0
+        if self._head is not None and lease.session.sequence is not None:
+            self._head.give_rows(lease.session.sequence, self._rows)
 
         def emit(frame: Frame) -> None:
             nonlocal count

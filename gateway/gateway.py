@@ -29,6 +29,7 @@ from orchestrator.metering import for_client
 from orchestrator.service import Orchestrator
 from outrider import request_scope
 from outrider.access import current_caller
+from outrider.descriptions import own_source
 from outrider.errors import Draining, InvalidRequest, OutriderError
 from outrider.grammar.schema import passed_over
 from outrider.grants import Right
@@ -308,8 +309,14 @@ class Gateway:
             template = self._orchestrator.chat_template()
         except InvalidRequest:  # it does not compile: chats are refused, and this is not
             template = None
-        slots = self._config.slots
-        return llama_server.properties(self._model(), template, self._version, endpoint_slots=slots)
+        model = self._model()
+        return llama_server.properties(
+            model,
+            template,
+            self._version,
+            own_draft=own_source(model.own_draft) if model.HasField("own_draft") else None,
+            endpoint_slots=self._config.slots,
+        )
 
     def slots(self) -> list[dict[str, Any]]:
         """Return the answer of /slots."""

@@ -450,9 +450,14 @@ def properties(
     template: ChatTemplate | None,
     version: str,
     *,
+    own_draft: str | None,
     endpoint_slots: bool,
 ) -> dict[str, Any]:
-    """Return the answer of /props; the `template` is the one in use, if it is any good."""
+    """Return the answer of /props.
+
+    The `template` is the one in use, if it is any good, `own_draft` the name of what drafts in the
+    target's process, if anything does.
+    """
     return {
         "default_generation_settings": {
             "params": {
@@ -472,6 +477,7 @@ def properties(
         "model_alias": model.model_name,
         "model_ftype": model.file_type,
         "cpu_kernels": model.cpu_kernels,
+        "own_draft": own_draft,
         "model_path": model.model_name,  # where the file lies is no client's business
         "modalities": {"vision": False, "video": False, "audio": False},
         "endpoint_slots": endpoint_slots,

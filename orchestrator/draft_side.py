@@ -138,7 +138,9 @@ class DraftSide:
         self._allowance = OrderAllowance()
         with self._timings.traced():
             self._attempts.begin(opening, draft.peer.open(opening))
-        self._generation.draft_opened(hosted.model.context_token_count)
+        its = hosted.model
+        row_width = its.hidden_row_width if its.head else 0
+        self._generation.draft_opened(its.context_token_count, row_width)
 
     def _lose(self, link: Link, lost: StreamLost) -> None:
         """Continue with another draft, or with the same one unless it would refuse again."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from outrider.core.rates import DraftRates, Mean
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable, Point, RejectionCost
+from outrider.descriptions import draft_source, own_source
 from outrider.messages import MAX_LINES
 from outrider.trees import MAX_LEAVES
 from outrider.v1 import common_pb2 as common
@@ -68,6 +69,7 @@ def costs_of_target(target: Described, generation_count: int) -> TargetCosts:
         if target.model.HasField("own_draft"):
             own = target.model.own_draft
             costs.own = DraftRates(
+                source=own_source(own),
                 token_time=Mean(own.token_milliseconds / 1e3),
                 read_time=Mean(own.read_milliseconds / 1e3),
                 latency=Mean(0.0),
@@ -96,7 +98,7 @@ def rates_of_draft(draft: Described) -> DraftRates:
     """Return what is known of a draft before its first round: what it measured at load."""
     rates = DraftRates()
     if draft.model is not None:
-        rates.latency = Mean(draft.round_trip)
+        rates.latency, rates.source = Mean(draft.round_trip), draft_source(draft.model)
         take_measured_rates(rates, draft.model)
     return rates
 

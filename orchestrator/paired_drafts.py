@@ -23,7 +23,7 @@ from outrider.core.rates import AcceptanceRate, DraftRates
 from outrider.core.route import BLOCK, seconds_of_draft
 from outrider.core.target_costs import Pair
 from outrider.errors import VocabularyMismatch
-from outrider.handshake import check_rollback
+from outrider.handshake import check_head, check_rollback
 from outrider.messages import Rule
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
 
@@ -99,6 +99,7 @@ class PairedDraft(PooledPeer):
         try:
             check_rollback("target", target.model)
             check_rollback("draft", its.model)
+            check_head(target.model, its.model)
             self._lesson.begin(its, target)
         except VocabularyMismatch as error:
             self.mismatch = error

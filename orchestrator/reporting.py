@@ -29,7 +29,7 @@ from outrider.response import (
     TextPiece,
     Token,
 )
-from outrider.speculation import DRAFTERS, MODEL
+from outrider.speculation import DRAFTERS, LOCAL_DRAFTERS
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire_responses import write_pages
 
@@ -232,20 +232,20 @@ def _predicted(plan: Plan) -> tuple[int, int]:
 
 
 def _sources(plan: Plan, counts: Counts, timings: Timings) -> Iterator[SourceStatistics]:
-    """Yield what each source did; the draft model's time is that of its service."""
-    known = dict(counts.sources)
+    """Yield what each source did; of a draft model's time its service's is a part."""
+    known, service = dict(counts.sources), plan.control.rates.source
     if timings.draft.work:
-        known.setdefault(MODEL, SourceCounts())
+        known.setdefault(service, SourceCounts())
     for name in (each for each in DRAFTERS if each in known):
-        its, is_model = known[name], name == MODEL
-        says_agreed = not (is_model and plan.opening.rule is Rule.REJECTION)
+        its = known[name]
+        says_agreed = name in LOCAL_DRAFTERS or plan.opening.rule is not Rule.REJECTION
         yield SourceStatistics(
             name=name,
             drafted_token_count=its.drafted,
             accepted_token_count=its.accepted,
             decided_token_count=its.decided if says_agreed else None,
             agreed_token_count=its.agreed if says_agreed else None,
-            seconds=timings.draft.work if is_model else its.seconds,
+            seconds=its.seconds + (timings.draft.work if name == service else 0.0),
         )
 
 

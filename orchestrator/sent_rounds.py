@@ -8,6 +8,7 @@ from orchestrator.timings import Timings
 from outrider import wire, wire_rounds
 from outrider.errors import InvalidRequest
 from outrider.messages import Answer, Form, Round, Rows, ServiceTime
+from outrider.row_window import NO_ROWS
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
@@ -18,6 +19,7 @@ class SentRound:
     def __init__(self, round_: Round, now: float) -> None:
         self.time = now
         self.spent = ServiceTime()  # of the messages so far
+        self.hidden = NO_ROWS  # the same
         self.draft_wait = 0.0  # before it was sent
         self.draft_network = 0.0  # of `draft_wait`, what the draft's own time does not explain
         self._expected = round_.row_count  # rows; fewer where the target cut the round
@@ -118,9 +120,10 @@ class SentRounds:
         spent = wire.read_time(message.service_time)
         self._timings.note_target(spent)
         sent.spent.add(spent)
+        sent.hidden = sent.hidden.followed_by(wire.read_hidden_rows(message.hidden_rows))
         if rows is None:
             return None
-        answer = Answer(message.round, length, len(rows) - 1, rows, (), sent.spent)
+        answer = Answer(message.round, length, len(rows) - 1, rows, (), sent.spent, sent.hidden)
         self._arrive(sent, now, answer)
         self._forget_before(message.round + 1)
         return answer

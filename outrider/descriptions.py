@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outrider.costs import MOST_ROWS
 from outrider.errors import InvalidRequest
+from outrider.speculation import MODEL, HeadKind
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
@@ -49,6 +50,7 @@ _MOST_CHARACTERS = {
     "cores_digest": 64,
     "bos_token_text": 256,
     "eos_token_text": 256,
+    "architecture": 256,
 }
 _LEAST_OF_A_MODEL = {
     "context_token_count": 1,
@@ -58,6 +60,7 @@ _LEAST_OF_A_MODEL = {
     "thread_count": 0,
     "core_count": 0,
     "round_draft_token_limit": 0,
+    "hidden_row_width": 0,
 }
 _MOST_COSTS = 256  # rows of a table of decode costs
 _MOST_KEYS = 8  # vocabularies that a peer says it knows
@@ -110,6 +113,25 @@ def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
             wrong = f"{cost.microseconds_per_token} is not in [0, {_LARGEST_SLOPE:.0f}]"
             raise InvalidRequest("decode_costs.microseconds_per_token", wrong)
         before = cost.row_count
+
+
+HEAD_NUMBERS: Mapping[HeadKind, Any] = {
+    kind: common.HeadKind.Value(f"HEAD_KIND_{kind.name}") for kind in HeadKind
+}
+
+
+def own_source(draft: common.OwnDraft) -> str:
+    """Return the name of a target's own draft among the drafters; of an unknown head MODEL."""
+    return _source_of(draft.head)
+
+
+def draft_source(draft: common.GetModelResponse) -> str:
+    """Return the name of a draft service's model among the drafters, in the same way."""
+    return _source_of(draft.head)
+
+
+def _source_of(head: int) -> str:
+    return next((kind.value for kind, number in HEAD_NUMBERS.items() if number == head), MODEL)
 
 
 def _check_own_draft(draft: common.OwnDraft) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from outrider.descriptions import draft_source
 from outrider.errors import VocabularyMismatch
 from outrider.messages import VOCABULARY_SLACK
+from outrider.speculation import MODEL, HeadKind
 from outrider.v1 import common_pb2 as common
 
 FIRST_COMPARED_ID = 5
@@ -61,6 +63,24 @@ def check_rollback(role: str, model: common.GetModelResponse) -> None:
     """Raise VocabularyMismatch for a model that would read its text again after each rejection."""
     if model.rollback_capability == common.ROLLBACK_CAPABILITY_NONE:
         raise VocabularyMismatch(f"the {role}'s memory cannot be rolled back", rule="memory")
+
+
+def check_head(target: common.GetModelResponse, draft: common.GetModelResponse) -> None:
+    """Raise VocabularyMismatch for a head that cannot read this target's hidden rows."""
+    kind, its, width = draft_source(draft), target.architecture, target.hidden_row_width
+    if kind == MODEL:
+        return
+    reason = ""
+    if kind != HeadKind.MTP.value:
+        reason = "it reads layers, which only a target in the same process shows"
+    elif draft.architecture != its:
+        reason = f"it is one of {draft.architecture}, and the target is {its}"
+    elif not width:
+        reason = "the target returns no hidden rows: start it with --hidden-rows"
+    elif draft.hidden_row_width != width:
+        reason = f"it reads rows of {draft.hidden_row_width} numbers, the target's have {width}"
+    if reason:
+        raise VocabularyMismatch(f"the draft is {HeadKind(kind).words}: {reason}", rule="head")
 
 
 def check_names(target: Sequence[bytes], draft: Sequence[bytes]) -> None:

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from outrider.distribution import Distribution
 from outrider.errors import ContextExhausted, InvalidRequest, ModelChanged, PositionPastCache
+from outrider.row_window import NO_ROWS, RowWindow
 from outrider.sampling import SamplingParameters
 from outrider.trees import Tree
 
@@ -238,6 +239,7 @@ class Order:
     stop_below: int = 0  # a token less sure than this is the last one; in units of a confidence
     line_count: int = 1  # lines that the draft may keep, runner-up lines included
     split_chance: float = 0.0  # of a runner-up to be right, from which it gets a line
+    rows: RowWindow = NO_ROWS  # of the committed text, that a head was not sent yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,7 @@ class Round:
     gathers: bool = False  # nobody waits for each token: the target may send several at once
     own_draft: OwnDraftOrder = NO_OWN_DRAFT  # while the target writes by itself
     parents: Sequence[int] = ()  # of the draft tokens, where they are a tree
+    wants_rows: bool = False  # for a head elsewhere: hidden rows come with the answers
 
     @property
     def tree(self) -> Tree:
@@ -483,6 +486,7 @@ class Answer:
     rows: Rows
     own_drafts: Sequence[OwnTokens] = ()
     spent: ServiceTime = field(default_factory=ServiceTime)  # on all its decodes
+    hidden: RowWindow = NO_ROWS  # of the text and of what was verified, for a head elsewhere
 
     @property
     def decodes(self) -> Sequence[tuple[OwnTokens, Rows]]:

@@ -26,7 +26,7 @@ from outrider.messages import (
     Rule,
 )
 from outrider.sampling import SamplingParameters, check_biases
-from outrider.speculation import MODEL, DraftTemplate, Policy, Speculation, Verification
+from outrider.speculation import MODELS, DraftTemplate, Policy, Speculation, Verification
 from outrider.texts import check_count
 
 MAX_COMPLETIONS = 16
@@ -234,7 +234,7 @@ class Request:
         speculation = replace(default, **said)
         speculation.check_rule(self.rule)
         if not drafts:
-            speculation = replace(speculation, drafters=speculation.may_draft - {MODEL})
+            speculation = replace(speculation, drafters=speculation.may_draft.difference(MODELS))
         return speculation
 
 

@@ -119,7 +119,7 @@ class SourceStatistics:
     accepted_token_count: int
     decided_token_count: int | None  # proposed, drafted or not, and compared with the text
     agreed_token_count: int | None  # and of them, those that agree: it would have had accepted
-    seconds: float | None  # that it took: in the orchestrator, of the model in the draft service
+    seconds: float | None  # that it took, wherever it drafts; None where not reported
 
     @property
     def microseconds_per_token(self) -> float | None:
@@ -155,6 +155,7 @@ class ControllerView:
     round_overhead_seconds: float = 0.0  # of a round, beside the target's decode
     run_ahead: bool = False
     takes_turns: bool = False  # draft and target share cores and decode one after the other
+    head: bool = False  # the draft is one, which never drafts while the target verifies
     decode_costs: tuple[tuple[int, float], ...] = ()  # rows and seconds, as of now
 
 

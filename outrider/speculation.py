@@ -35,14 +35,40 @@ class DraftTemplate(Enum):
     OWN = "own"  # where it has one
 
 
+class HeadKind(Enum):
+    """How a head drafts from the target's hidden rows; its value is its name among the drafters."""
+
+    MTP = "mtp"
+    """A block of the target's kind, chained on its own hidden row."""
+    EAGLE3 = "eagle3"
+    """A small decoder over three of the target's layers, chained like MTP."""
+    DFLASH = "dflash"
+    """Drafts a whole block in one pass, from layers of the target that are put in its cache."""
+    DSPARK = "dspark"
+    """DFlash with a Markov head, so that each token of a block sees the one before."""
+
+    @property
+    def words(self) -> str:
+        """What it is, for people."""
+        return {
+            HeadKind.MTP: "an MTP head",
+            HeadKind.EAGLE3: "an EAGLE-3 head",
+            HeadKind.DFLASH: "a DFlash head",
+            HeadKind.DSPARK: "a DSpark head",
+        }[self]
+
+
 MODEL = "model"
 """The draft model, among the names of drafters."""
+
+MODELS = (MODEL, *(kind.value for kind in HeadKind))
+"""What drafts with a model: only these where lengths are pinned and none are named."""
 
 LOCAL_DRAFTERS = ("prediction", "forced", "suffix", "copy", "ngram", "past")
 """Sources without a model: what the caller expects, what a grammar leaves, the text itself, what it
 copies and what n-gram caches say of it, and past texts where the operator shares them."""
 
-DRAFTERS = (MODEL, *LOCAL_DRAFTERS)
+DRAFTERS = (*MODELS, *LOCAL_DRAFTERS)
 
 
 class _Usual(int):
@@ -72,7 +98,7 @@ class Speculation:
     n_parallel: int | None = None  # lines that a draft which runs ahead writes at once; None: one
     p_split: float = 0.02  # the chance of a second choice from which it gets a line of its own
     verification: Verification = Verification.BLOCK  # matters under the rejection rule alone
-    drafters: frozenset[str] | None = None  # None: all, or the model where the policy pins lengths
+    drafters: frozenset[str] | None = None  # None: all, or MODELS where the policy pins lengths
     draft_template: DraftTemplate = DraftTemplate.TARGET  # matters where a prompt is a conversation
 
     def __post_init__(self) -> None:
@@ -104,19 +130,21 @@ class Speculation:
         """The drafters that may draft, where they are there."""
         if self.drafters is not None:
             return self.drafters
-        return frozenset(DRAFTERS if self.policy is Policy.MEASURED else (MODEL,))
+        return frozenset(DRAFTERS if self.policy is Policy.MEASURED else MODELS)
 
     @property
     def drafts(self) -> bool:
-        """Whether a draft model may draft."""
-        return MODEL in self.may_draft and self.enabled and self.n_max > 0
+        """Whether a draft model or a head may draft."""
+        return any(map(self.lets_draft, MODELS))
+
+    def lets_draft(self, name: str) -> bool:
+        """Return whether a drafter may draft, where it is there."""
+        return self.enabled and self.n_max > 0 and name in self.may_draft
 
     @property
     def local_drafters(self) -> Sequence[str]:
         """The sources without a model that may draft."""
-        if not (self.enabled and self.n_max > 0):
-            return ()
-        return [name for name in LOCAL_DRAFTERS if name in self.may_draft]
+        return list(filter(self.lets_draft, LOCAL_DRAFTERS))
 
     @property
     def local_n_max(self) -> int:

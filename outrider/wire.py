@@ -38,6 +38,7 @@ from outrider.messages import (
     SessionParameters,
     Span,
 )
+from outrider.row_window import RowWindow, read_window
 from outrider.sampling import NUMBERS, SamplingParameters, Stage
 from outrider.speculation import DraftTemplate, Policy, Verification
 from outrider.v1 import common_pb2 as common
@@ -267,6 +268,16 @@ def read_span(field: str, message: common.TokenSpan, size: int) -> Span:
 def write_span(span: Span) -> common.TokenSpan:
     """Return the message of a span."""
     return common.TokenSpan(position=span.position, token_ids=span.token_ids)
+
+
+def read_hidden_rows(message: common.HiddenRows) -> RowWindow:
+    """Return a target's hidden rows; who reads them checks their width."""
+    return read_window("hidden_rows", message.position, message.rows)
+
+
+def write_hidden_rows(window: RowWindow) -> common.HiddenRows | None:
+    """Return the message of a target's hidden rows, or None where there are none."""
+    return common.HiddenRows(position=window.position, rows=window.rows) if window.rows else None
 
 
 def read_candidates(lists: Sequence[common.Candidates], size: int, count: int) -> list[Candidates]:

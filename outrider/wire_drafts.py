@@ -11,7 +11,14 @@ from outrider.distribution import MAX_WEIGHT, Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import MAX_DRAFT, MAX_LINES, MAX_PIECES, Frame, Order, RunnerUp
 from outrider.v1 import draft_service_pb2 as draft
-from outrider.wire import read_candidates, read_span, write_candidates, write_span
+from outrider.wire import (
+    read_candidates,
+    read_hidden_rows,
+    read_span,
+    write_candidates,
+    write_hidden_rows,
+    write_span,
+)
 from outrider.wire_checks import at_least, read_ids, within
 
 MAX_SUPPORT = 4096
@@ -37,7 +44,10 @@ def read_order(message: draft.DraftOrder, size: int) -> Order:
     if not 0 <= lines <= MAX_LINES:
         raise InvalidRequest("parallel_line_count", f"must be in [0, {MAX_LINES}]")
     split = within("split_probability", message.split_probability, 0, 1)
-    return Order(number, span, until, frame_tokens, stop_below, max(1, lines), split)
+    rows = read_hidden_rows(message.hidden_rows)
+    if rows.end >= span.end:
+        raise InvalidRequest("hidden_rows", f"end at {rows.end}, the text at {span.end}")
+    return Order(number, span, until, frame_tokens, stop_below, max(1, lines), split, rows)
 
 
 def write_order(order: Order) -> draft.DraftRequest:
@@ -51,6 +61,7 @@ def write_order(order: Order) -> draft.DraftRequest:
             stop_below_confidence=order.stop_below,
             parallel_line_count=order.line_count if order.line_count > 1 else 0,
             split_probability=order.split_chance,
+            hidden_rows=write_hidden_rows(order.rows),
         )
     )
 

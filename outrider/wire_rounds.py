@@ -26,10 +26,12 @@ from outrider.v1 import target_service_pb2 as target
 from outrider.wire import (
     FORMS,
     read_candidates,
+    read_hidden_rows,
     read_logprobs,
     read_span,
     read_time,
     write_candidates,
+    write_hidden_rows,
     write_logprobs,
     write_span,
     write_time,
@@ -69,6 +71,7 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
             continuation.own_draft_token_count, continuation.own_draft_stop_below
         ),
         parents=parents,
+        wants_rows=message.wants_hidden_rows,
     )
 
 
@@ -107,6 +110,7 @@ def write_round(round_: Round) -> target.VerifyRequest:
         row_form=FORMS.write(round_.form),
         sent_ahead=round_.is_ahead,
         mirostat_mu=round_.mirostat_mu,
+        wants_hidden_rows=round_.wants_rows,
     )
     if round_.draft:
         message.draft.MergeFrom(
@@ -142,7 +146,8 @@ def read_answer(message: target.VerifyResponse, size: int) -> Answer:
     if own and (count != len(rows.sampled) or (drafted and own[0].token_ids)):
         raise InvalidRequest("own_drafts", f"are of {count} rows, not of {len(rows.sampled)}")
     position = at_least("position", message.position, 0)
-    return Answer(message.round, position, drafted, rows, own, read_time(message.service_time))
+    hidden, spent = read_hidden_rows(message.hidden_rows), read_time(message.service_time)
+    return Answer(message.round, position, drafted, rows, own, spent, hidden)
 
 
 def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
@@ -169,6 +174,7 @@ def write_answer(answer: Answer, answered: int) -> target.VerifyResponse:
             )
             for own in answer.own_drafts
         ],
+        hidden_rows=write_hidden_rows(answer.hidden),
     )
 
 

@@ -68,7 +68,8 @@ class DraftingOptions:
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Of model, prediction, forced, suffix, copy, ngram, past.",
+            help="Of model, mtp, eagle3, dflash, dspark, prediction, forced, suffix, copy, "
+            "ngram, past; also --spec-type.",
             show_default="all",
         ),
     ] = None

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from outrider.client import ControllerView
 from outrider.core.forecast import Conditions, Forecast, Mode, forecasts, frame_size, serial
 from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
+from outrider.response import ControllerView
 from outrider_cli.verdict import UNSURE
 
 GAP = 0.0005
@@ -49,18 +49,19 @@ def best_over_alone(
 ) -> float:
     """Return what the best way to draft yields over the target alone."""
     conditions = conditions_of(measured, acceptance, price)
-    alone, *others = possible(conditions, n_max, measured.takes_turns)
+    alone, *others = possible(conditions, n_max, measured)
     return max([alone.rate, *(each.rate for each in others)]) / alone.rate
 
 
-def possible(conditions: Conditions, n_max: int, takes_turns: bool) -> list[Forecast]:
+def possible(conditions: Conditions, n_max: int, measured: ControllerView) -> list[Forecast]:
     """Return what each mode yields, plain first.
 
-    A draft on the target's own cores cannot run ahead, but may be in the target's process.
+    A draft on the target's own cores cannot run ahead, but may be in the target's process. Nor can
+    a head, wherever it is.
     """
     near = replace(conditions, gap=GAP)  # as a target continues by itself
-    if not takes_turns:
-        return forecasts(near, n_max, None)
+    if not measured.takes_turns:
+        return forecasts(near, n_max, False if measured.head else None)
     return [*forecasts(near, n_max, False), in_process(near, near.token_time, n_max)]
 
 

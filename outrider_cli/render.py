@@ -14,6 +14,7 @@ from outrider.client import (
     Origin,
     Started,
 )
+from outrider.speculation import MODELS
 
 _T = TypeVar("_T")
 
@@ -27,7 +28,7 @@ STYLES = {
     Origin.UNSPECIFIED: "",
 }
 _SOURCE_STYLES = {
-    "model": "green",
+    **dict.fromkeys(MODELS, "green"),
     "prediction": "magenta",
     "forced": "bright_blue",
     "suffix": "yellow",

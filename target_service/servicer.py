@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import reduce
+from typing import Any, cast
 
 import grpc
 
 from outrider import tracing, wire, wire_rounds
+from outrider.engine.head_draft import HeadTarget
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
 from outrider.engine.job import Ticket
@@ -42,6 +44,7 @@ from outrider.model_service.servicer import (
     Ownership,
     run_stream,
 )
+from outrider.row_window import RowWindow
 from outrider.rpc.channel import MESSAGE_BYTES
 from outrider.sampling import SamplingParameters
 from outrider.texts import check_count, longest_token, most_bytes
@@ -51,7 +54,7 @@ from outrider.v1 import target_service_pb2 as messages
 from outrider.v1 import target_service_pb2_grpc as stubs
 from target_service.beam_search import BeamSearch
 from target_service.tree_rounds import check_tree_round
-from target_service.verifier import Verifier, score
+from target_service.verifier import KeptRows, Verifier, score
 
 _MOST_UNANSWERED = 16
 """Rounds of one stream that may wait, or whose answers may; no more are read until they went."""
@@ -106,6 +109,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         super().__init__(host, alias)
         self._model: Model | None = None
         self._draft: OwnDraft | None = None  # the engine's own; None where it has none
+        self._kept_rows: KeptRows | None = None  # hidden ones; None where the model keeps none
         self._replies: dict[bytes, _Kept] = {}
         self._long_texts = asyncio.Lock()  # held while a long text is tokenized
         self._most_text_bytes = 0  # of one Tokenize; set with the model
@@ -114,6 +118,8 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         super().set_loaded(loaded)
         self._model = loaded.model
         self._draft = loaded.own_draft
+        if loaded.model.describe().hidden_row_width:
+            self._kept_rows = cast(HeadTarget, loaded.model).hidden_rows
         assert self._response is not None
         self._response.continues = True
         context = self.require_loaded().context_token_count
@@ -217,7 +223,8 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         assert self._model is not None
         opening, rounds = await self.read_opening(request_iterator)
         # A grammar, or what DRY needs to know of the vocabulary, may take a while.
-        verifier = await asyncio.to_thread(Verifier, self._model, opening, self._draft)
+        used = self._model, opening, self._draft, self._kept_rows
+        verifier = await asyncio.to_thread(Verifier, *used)
         owner = self.take(opening.session_id, opening.attempt)
         stream = _VerifyStream(self, opening, owner, verifier)
         try:
@@ -521,6 +528,7 @@ def _joined(answers: Sequence[Answer]) -> Answer:
         rows=Rows.join([answer.rows for answer in answers]),
         own_drafts=own,
         spent=ServiceTime.of_all(answer.spent for answer in answers),
+        hidden=reduce(RowWindow.followed_by, (answer.hidden for answer in answers)),
     )
 
 
@@ -541,4 +549,5 @@ def _pack(round_: Round, answer: Answer) -> Iterator[messages.VerifyResponse]:
             round=round_.number,
             rows=part,
             service_time=wire.write_time(answer.spent) if i == 0 else None,
+            hidden_rows=wire.write_hidden_rows(answer.hidden) if i == 0 else None,
         )

@@ -13,6 +13,8 @@ from typing import Any
 from outrider.costs import MOST_REDONE
 from outrider.distribution import Distribution, Race, logprobs, most_probable, softmax, winners
 from outrider.engine.guesser import Guess, Guesser, guesser
+from outrider.engine.hidden_rows import Rows as HiddenRows
+from outrider.engine.hidden_rows import pack
 from outrider.engine.job import JobSteps, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.own_draft import DraftAsk, OwnDraft
@@ -35,6 +37,7 @@ from outrider.messages import (
     check_room,
     compose,
 )
+from outrider.row_window import NO_ROWS, RowWindow
 from outrider.trees import ROOT, Tree, Walk
 from target_service.tree_rounds import tree_after
 
@@ -109,6 +112,9 @@ def _own_guesser(draft: OwnDraft | None, opening: SessionParameters) -> Guesser 
 Emit = Callable[[Answer], None]
 """Takes what one decode answered; its time is the engine's since the answer before it."""
 
+KeptRows = Callable[[int], tuple[int, HiddenRows]]
+"""Returns the hidden rows that are kept of a sequence, and the position of the first."""
+
 
 class Verifier:
     """Verifies the rounds of one session, with its sampler and its noise.
@@ -117,14 +123,20 @@ class Verifier:
     """
 
     def __init__(
-        self, model: Model, opening: SessionParameters, draft: OwnDraft | None = None
+        self,
+        model: Model,
+        opening: SessionParameters,
+        draft: OwnDraft | None = None,
+        kept_rows: KeptRows | None = None,
     ) -> None:
-        """`draft` is the engine's own; None where it has none."""
+        """`draft` is the engine's own, None where it has none; so are hidden rows."""
         sampler = model.sampler(opening.sampling, opening.seed, opening.choice)
         self._tracker = SamplerTracker(sampler, opening.prompt_count)
         self._plain: Sampler = sampler  # its state is that of an empty text
         self._opening = opening
         self._guess = _own_guesser(draft, opening)
+        self._kept_rows = kept_rows
+        self._rows_end = 0  # position up to which hidden rows were sent; not beyond what is held
         # The text after the newest answer of sampled ids; empty before the first.
         self._decided: list[int] = []
         self._continued = False  # the newest round allowed to write beyond its own answer
@@ -180,11 +192,13 @@ class Verifier:
             if is_at_end and not draft and round_.own_draft.count:
                 own = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
                 draft, missing = own.token_ids or draft, [*missing, *own.token_ids]
+            begin = len(text) + len(draft) - len(missing)
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)
             draft = draft[: len(logits) - 1]
             rows = yield self._work(logits, text, draft, round_.form)
             position, added = len(text), _added(draft, rows.sampled)
             text += added
+            hidden = self._hidden(lease, round_, begin, len(text) - 1 if added else None)
             self._decided = text
             if rows.mirostat_mus:
                 self._mirostat_mu = rows.mirostat_mus[len(added) - 1]
@@ -192,10 +206,10 @@ class Verifier:
             spent = lease.take_spent()
             if own.token_ids:
                 owns = [replace(own, spent=spent)]
-                emit(Answer(round_.number, position, 0, rows, owns, spent))
+                emit(Answer(round_.number, position, 0, rows, owns, spent, hidden))
             else:
                 used = _used(round_.draft, used, added)
-                emit(Answer(round_.number, position, len(draft), rows, (), spent))
+                emit(Answer(round_.number, position, len(draft), rows, (), spent, hidden))
             if self._is_over(text, added, until, lease.capacity):
                 if rows.sampled and lease.keeps_checkpoints:
                     # An idle session's is of its text. Elsewhere the next span says what is cut.
@@ -204,6 +218,20 @@ class Verifier:
             draft, gains = _part(round_, used, lease.capacity - len(text))
             held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it
             missing, gives_way = [*text[held:], *draft], True
+
+    def _hidden(self, lease: Lease, round_: Round, begin: int, end: int | None) -> RowWindow:
+        """Return hidden rows up to a position that were not sent yet; None: all of the decode's.
+
+        What it decoded, from `begin` on, took the place of what may have been sent.
+        """
+        sequence = lease.session.sequence
+        if not round_.wants_rows or self._kept_rows is None or sequence is None:
+            return NO_ROWS
+        first, rows = self._kept_rows(sequence)
+        since = max(first, min(self._rows_end, begin))
+        rows = rows[since - first : None if end is None else max(0, end - first)]
+        self._rows_end = since + len(rows)
+        return pack(since, rows)
 
     def _ask_draft(
         self, round_: Round, text: Sequence[int], capacity: int, gives_way: bool
@@ -229,6 +257,7 @@ class Verifier:
         missing = lease.reconcile([*text, *tree.token_ids], len(tree) + 1)
         if self.cached_count is None:
             self.cached_count = min(len(lease.held), len(text))
+        begin = len(text) + len(tree) - len(missing)
         logits = yield Step(missing, len(tree) + 1, gains, False, tree.parents)
         tree = tree.first(len(logits) - 1)
         walk, rows = yield Work(partial(self._walk, logits, text, tree))
@@ -240,8 +269,9 @@ class Verifier:
         self._decided = text
         if rows.mirostat_mus:
             self._mirostat_mu = rows.mirostat_mus[(walk.nodes or [ROOT])[-1] + 1]
+        hidden = self._hidden(lease, round_, begin, position)
         lease.pause()
-        emit(Answer(round_.number, position, len(tree), rows, (), lease.take_spent()))
+        emit(Answer(round_.number, position, len(tree), rows, (), lease.take_spent(), hidden))
         return added
 
     def _walk(self, logits: list[Row], text: Sequence[int], tree: Tree) -> tuple[Walk, Rows]:

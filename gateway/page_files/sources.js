@@ -6,6 +6,10 @@ import { state } from "./state.js";
 // A letter stands where a source begins, so that no colour is needed to tell it.
 const SOURCES = {
   model: ["M", "the draft model"],
+  mtp: ["H", "the target's MTP head"],
+  eagle3: ["E", "an EAGLE-3 head"],
+  dflash: ["D", "a DFlash head"],
+  dspark: ["K", "a DSpark head"],
   prediction: ["P", "the text that the request expects"],
   forced: ["F", "what the grammar leaves no choice about"],
   suffix: ["S", "what followed the same words before"],
@@ -14,6 +18,7 @@ const SOURCES = {
   past: ["T", "past texts"],
 };
 
+const WITH_A_MODEL = ["model", "mtp", "eagle3", "dflash", "dspark"];
 const BRANCH_COLOURS = 4;
 const BRANCH = "runner-up line: what the draft wrote in case its own line was wrong";
 
@@ -23,12 +28,12 @@ const branchOf = (line) => (line > 0 ? ` branch-${1 + ((line - 1) % BRANCH_COLOU
 const classesOf = (name) => (name in SOURCES ? `drafted from-${name}` : "drafted");
 const letterOf = (name) => SOURCES[name]?.[0] ?? "?";
 
-/** Return what marks a token behind another; the model has a letter only behind others, and R where a runner-up line begins. */
+/** Return what marks a token behind another; a model or head has a letter only behind others, and R where a runner-up line begins. */
 export function tokenMark(token, before) {
   const { source, line = 0 } = token;
   const classes = classesOf(source) + branchOf(line);
   if (line > 0) return { classes, letter: line !== before?.line ? "R" : "" };
-  const begins = source !== before?.source && (source !== "model" || Boolean(before?.source));
+  const begins = source !== before?.source && (!WITH_A_MODEL.includes(source) || Boolean(before?.source));
   return { classes, letter: begins ? letterOf(source) : "" };
 }
 

@@ -14,8 +14,9 @@ from outrider.client.values import (
     RefusedDraft,
     Status,
 )
-from outrider.descriptions import rollback_kind, translation_level
+from outrider.descriptions import own_source, rollback_kind, translation_level
 from outrider.messages import PeerState
+from outrider.speculation import MODEL
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire_responses import made, read_event
@@ -67,10 +68,16 @@ def _read_model(message: common.GetModelResponse) -> ModelInfo:
         has_chat_template=bool(message.chat_template),
         identity=message.identity.hex(),
         rollback_capability=rollback_kind(message),
-        own_draft=message.own_draft.model_name,
+        own_draft=_name_of(message.own_draft),
         plain_costs=made(PlainTimes, message.plain_costs),
         activity=made(Activity, message.activity),
     )
+
+
+def _name_of(draft: common.OwnDraft) -> str:
+    """Return how people know a target's own draft: a head by its kind, a model by its name."""
+    source = own_source(draft)
+    return draft.model_name if source == MODEL else source
 
 
 # Values added later are not in here, and read as unspecified.

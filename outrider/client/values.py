@@ -68,7 +68,7 @@ class ModelInfo:
     cpu_kernels: str = ""  # llama.cpp's, by the name of their plug-in, and why; in words
     thread_choice: str = ""  # how many threads, and why; in words, where there was a choice
     activity: Activity = Activity()
-    own_draft: str = ""  # the name of what drafts in a target's own process; empty: nothing does
+    own_draft: str = ""  # what drafts in a target's own process: a model by name, "mtp"; "": none
     rollback_capability: str = "unspecified"  # "full", "window", "snapshots", "checkpoints", "none"
     snapshot_token_count: int = 0  # that are taken back at no cost, with "snapshots"
     checkpoint_milliseconds: float = 0.0  # before a draft; 0 where none is made

@@ -210,8 +210,9 @@ class Asking:
     def _has_to_hear(self, newest: RoundInFlight, wanted: int, continue_count: int) -> bool:
         """Whether a target that continues needs a message: to write on, otherwise, or to stop."""
         left = newest.round.continue_until - len(self._committed)
-        changes_own = self._own_order(wanted) != newest.round.own_draft
-        return 2 * left < continue_count or changes_own or (left > 0 and not continue_count)
+        changes = self._own_order(wanted) != newest.round.own_draft
+        changes |= self._remote.wants_rows != newest.round.wants_rows
+        return 2 * left < continue_count or changes or (left > 0 and not continue_count)
 
     def _let_continue(self, asked: RoundInFlight, wanted: int, limit: int) -> None:
         """Let the target write by itself after a round, verifying `limit` at once at most."""
@@ -310,7 +311,9 @@ class Asking:
         survivals = self._survivals(line, chances)
         number, mu = self._target.next_number(), self._target.mirostat_mu
         round_ = Round(number, prefix, draft, form, is_ahead, survivals, mu)
-        asked = RoundInFlight(round_, length, line)
+        if self._remote.wants_rows:
+            round_ = replace(round_, wants_rows=True)
+        asked = RoundInFlight(round_, length, line, draft_source=self._control.rates.source)
         self._target.in_flight.append(asked)
         return asked
 

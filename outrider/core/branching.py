@@ -17,7 +17,6 @@ from outrider.core.local_drafters import LocalDrafters
 from outrider.core.remote_draft import RemoteDraft
 from outrider.core.target_progress import RoundInFlight
 from outrider.messages import Form
-from outrider.speculation import MODEL
 from outrider.trees import MAX_LEAVES, ROOT, Tree
 
 
@@ -196,7 +195,7 @@ def _best(
 
 def _put_in_place(asked: RoundInFlight, grown: Grown, lines: Sequence[Line]) -> None:
     """Put a tree in place of a round's draft."""
-    asked.line = _as_line(grown, lines)
+    asked.line = _as_line(grown, lines, asked.draft_source)
     asked.round = replace(
         asked.round,
         draft=list(grown.tree.token_ids),
@@ -206,15 +205,15 @@ def _put_in_place(asked: RoundInFlight, grown: Grown, lines: Sequence[Line]) -> 
     )
 
 
-def _as_line(grown: Grown, lines: Sequence[Line]) -> Line:
+def _as_line(grown: Grown, lines: Sequence[Line], draft_source: str) -> Line:
     """Return a tree's tokens one after the other, with what is known of each in its own line.
 
     Confidences and candidates are the draft's, and so only there where all tokens are.
     """
     picked = [(lines[number], i) for number, i in grown.origins]
-    sources = [line.sources[i] if line.sources else MODEL for line, i in picked]
+    sources = [line.sources[i] if line.sources else draft_source for line, i in picked]
     numbers = [line.numbers[i] if line.numbers else 0 for line, i in picked]
-    is_drafts = all(each == MODEL for each in sources)
+    is_drafts = all(each == draft_source for each in sources)
     is_reported = is_drafts and all(line.candidates for line, _ in picked)
     return Line(
         grown.tree.token_ids,

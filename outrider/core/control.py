@@ -21,7 +21,7 @@ from outrider.core.rates import LATE_ROUNDS, AcceptanceRate, RecentRate
 from outrider.core.target_costs import Pair, TakenBack
 from outrider.messages import NO_OWN_DRAFT, OwnDraftOrder, Rule
 from outrider.response import ControllerView
-from outrider.speculation import Policy, Speculation
+from outrider.speculation import MODEL, Policy, Speculation
 
 _FORECAST_DECODES, _FORECAST_SECONDS = 8, 0.2
 """Rounds and seconds that a forecast stands, whichever are over first: making one takes .15 ms on a
@@ -32,9 +32,6 @@ on the virtual clock, and what gains nothing costs others' rows and the draft's 
 
 USUAL_TOKENS = 256
 """Tokens that a text is expected to get, at least, of which nothing else is known."""
-
-_OWN = "own"
-"""The target's own draft, where acceptance is kept by source; people know it as the model."""
 
 
 class Control(ABC):
@@ -88,7 +85,7 @@ class Control(ABC):
 
     def _begin_at_target(self) -> None:
         """Begin with what all generations know of the target's own draft."""
-        known = self.costs.sources.setdefault((self.rule, _OWN), AcceptanceRate())
+        known = self.costs.sources.setdefault((self.rule, self.own_source), AcceptanceRate())
         self._own_acceptance, self._all_own_acceptance = AcceptanceRate(known), known
         own = self.costs.own if self._may_have_own else None
         self._own = OwnDraftState(own) if own is not None else None
@@ -234,7 +231,13 @@ class Control(ABC):
         """Whether this generation may use a draft in the target's own process."""
         asked = self.speculation
         pins = asked.n_min > 0 or asked.run_ahead is not None
-        return self.may_continue and self._samples and asked.drafts and not pins
+        may_draft = asked.lets_draft(self.own_source)
+        return self.may_continue and self._samples and may_draft and not pins
+
+    @property
+    def own_source(self) -> str:
+        """The name of the target's own draft among the drafters."""
+        return MODEL if self.costs.own is None else self.costs.own.source
 
     @property
     def _leaves_to_own(self) -> bool:
@@ -251,6 +254,8 @@ class Control(ABC):
 
         On the same cores the target's own does the work as long as it drafts at all.
         """
+        if not self.speculation.lets_draft(self.rates.source):
+            return False
         return self._own is None or self._own.drafts_nothing or not self.pair.takes_turns
 
     @property
@@ -291,9 +296,12 @@ class Control(ABC):
     def _best(self) -> Forecast:
         """Return what pays most of all that may be used now, or the target alone."""
         asked, own, run_ahead = self.speculation, self._own, self.speculation.run_ahead
-        if self.rule is Rule.REJECTION or (run_ahead is None and self.pair.takes_turns):
+        never = self.rule is Rule.REJECTION or self.rates.is_head
+        if never or (run_ahead is None and self.pair.takes_turns):
             run_ahead = False
-        may_draft = asked.drafts and self._has_draft and not self._leaves_to_own
+        may_draft = (
+            asked.lets_draft(self.rates.source) and self._has_draft and not self._leaves_to_own
+        )
         sessions = self.costs.sessions_together
         n_max = asked.n_max if may_draft and not self.rates.gain.backs_off(sessions) else 0
         alone, *others = forecasts(self._conditions(), n_max, run_ahead)
@@ -362,6 +370,7 @@ class Control(ABC):
             round_overhead_seconds=costs.overhead.value,
             run_ahead=self.runs_ahead(),
             takes_turns=self.pair.takes_turns,
+            head=self.rates.is_head,
             decode_costs=tuple(
                 (each.rows, each.seconds + each.slope * self._text_length)
                 for each in costs.table.points
@@ -429,7 +438,7 @@ class Control(ABC):
 
     def runs_ahead(self) -> bool:
         """Return whether the draft continues while the target verifies."""
-        if self.rule is Rule.REJECTION:
+        if self.rule is Rule.REJECTION or self.rates.is_head:
             return False
         if self.speculation.run_ahead is not None:
             return self.speculation.run_ahead

@@ -60,16 +60,18 @@ class DraftProgress:
     missed_length: int = -1  # the text's length when it last held too little; -1 on a new stream
     late_rounds: int = 0  # rounds since the newest order, or since that became late
     needs_order: bool = False  # is to be sent the text whether or not more of its line is wanted
+    row_width: int = 0  # numbers of a hidden row that it reads, where it is a head; else 0
+    rows_end: int = 0  # position up to which it was sent those; 0 on a new stream
 
     @property
     def is_absent(self) -> bool:
         """Whether there is no stream."""
         return self.state is DraftState.ABSENT
 
-    def open(self, context: int) -> None:
+    def open(self, context: int, row_width: int = 0) -> None:
         """Begin with a stream; the last orders of the one before may never have arrived."""
         self._happen(DraftEvent.OPENED)
-        self.context = context
+        self.context, self.row_width, self.rows_end = context, row_width, 0
         self.line = ReceivedLine()
         self.known_length = 0
         self.is_new = True
@@ -93,6 +95,7 @@ class DraftProgress:
         """
         self._happen(DraftEvent.ANSWERED)
         self.known_length = held if held < self.known_length else 0
+        self.rows_end = 0
         self.line = ReceivedLine()
         self.needs_order = True
         if self.missed_length == length:

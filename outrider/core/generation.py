@@ -33,7 +33,6 @@ from outrider.messages import (
     Frame,
     Origin,
 )
-from outrider.speculation import MODEL
 
 
 class Generation:
@@ -100,9 +99,9 @@ class Generation:
 
     # --- what happened at the draft ---
 
-    def draft_opened(self, context: int) -> None:
-        """A stream to the draft is open; it has no line yet."""
-        self._draft.open(context)
+    def draft_opened(self, context: int, row_width: int = 0) -> None:
+        """A stream to the draft is open; it has no line yet. A head reads rows of such a width."""
+        self._draft.open(context, row_width)
         self._control.note_presence(True)
 
     def draft_lost(self) -> None:
@@ -188,7 +187,9 @@ class Generation:
             waited = asked.finds_target_idle
             since = asked.sent_time if waited else self._control.last_time
             begin = now if since is None else since
-            self._commit_answer(asked, decodes_of(asked, news, begin, now))
+            own_source = self._control.own_source
+            self._commit_answer(asked, decodes_of(asked, news, begin, now, own_source))
+            self._remote.note_rows(answer.hidden, len(self.committed))
 
     def _commit_answer(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
         """Commit what an answer adds to the text; each decode by itself where it is watched."""
@@ -239,7 +240,8 @@ class Generation:
         self._control.note_round(outcome)
         if decode.is_own:
             decided = min(accepted + 1, len(draft))
-            self.counts.note_compared(MODEL, decided, accepted)
+            self.counts.note_compared(decode.own_source, decided, accepted)
+            self.counts.sources[decode.own_source].seconds += decode.spent.draft
         last = verdict.accepted_count if decode.count == 1 else count - 1
         self._target.held = before + last
         if rows.mirostat_mus:

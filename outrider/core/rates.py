@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from outrider.core.forecast import frame_size
 from outrider.messages import Rule
+from outrider.speculation import MODEL
 
 FIRST_RETRY, LAST_RETRY = 64, 1024
 """Decodes without a draft before it is tried again, 1.3 s at 50 tokens/s; each try in vain doubles
@@ -282,6 +283,8 @@ class DraftRates:
     `latency` is what the target does between two decodes more than without it.
     """
 
+    source: str = MODEL
+    """Its name among the drafters."""
     token_time: Mean = field(default_factory=lambda: Mean(0.005))
     """Seconds of a drafted token, of one session alone."""
     read_time: Mean = field(default_factory=lambda: Mean(0.0))
@@ -298,6 +301,11 @@ class DraftRates:
     """Of what was drafted by it."""
     retry: Retry = field(default_factory=Retry)
     """Of a draft that does not pay."""
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it reads the target's hidden rows, so that it never drafts ahead of those."""
+        return self.source != MODEL
 
     def doubt(self) -> None:
         """Let the next times count for more, the longer the draft was not seen to draft.

@@ -14,7 +14,7 @@ from outrider.core.draft_line import Compared, ForkedLine, Line
 from outrider.core.draft_progress import DraftProgress, DraftState
 from outrider.core.plan import Plan
 from outrider.messages import MAX_DRAFT, Frame, Order, Rule
-from outrider.speculation import MODEL
+from outrider.row_window import NO_ROWS, RowWindow
 
 
 class RemoteDraft:
@@ -27,6 +27,7 @@ class RemoteDraft:
         self._control = plan.control
         self._counts = counts
         self._line_count = 1  # that the newest order asks for, its own included
+        self._rows = NO_ROWS  # hidden ones of the text that came, for a head
 
     # --- what happened ---
 
@@ -90,7 +91,17 @@ class RemoteDraft:
         """Count tokens compared with the text, of which the last one differs if not all agree."""
         self._control.note_line(confidences, agrees)
         if count := len(confidences):
-            self._counts.note_compared(MODEL, count, count if agrees else count - 1)
+            agreed = count if agrees else count - 1
+            self._counts.note_compared(self._control.rates.source, count, agreed)
+
+    def note_rows(self, rows: RowWindow, length: int) -> None:
+        """Hidden rows of the text, of this length, came: those of rejected tokens are dropped.
+
+        So are those of a width that the head does not read.
+        """
+        width = self.progress.row_width
+        if width and rows.has_width(width):
+            self._rows = self._rows.followed_by(rows).until(length - 1)
 
     def note_missing(self, order: int, held: int, length: int) -> None:
         """It holds less of the text, of this length, than the order assumed."""
@@ -111,6 +122,13 @@ class RemoteDraft:
             self.progress.pause_for(self._control.pause())
 
     # --- asked ---
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether it is a head that something is wanted of: the target is asked for hidden rows."""
+        draft = self.progress
+        is_there = draft.row_width > 0 and not draft.is_absent
+        return is_there and self._control.draft_count(MAX_DRAFT) > 0
 
     @property
     def _is_rejection(self) -> bool:
@@ -154,12 +172,14 @@ class RemoteDraft:
         lines = control.line_count if ahead and not self._is_rejection else 1
         self._line_count = lines
         span = draft.extend(committed, until, lines)
+        rows = self._rows.since(draft.rows_end) if draft.row_width else NO_ROWS
+        draft.rows_end = max(draft.rows_end, rows.end)
         frame_tokens = 0 if ahead else wanted
         if not continues:
             control.note_order(now, length, frame_tokens, len(span.token_ids))
         stop_below = 0 if ahead else control.stop_below
         split = control.speculation.p_split if lines > 1 else 0.0
-        return Order(draft.order, span, until, frame_tokens, stop_below, lines, split)
+        return Order(draft.order, span, until, frame_tokens, stop_below, lines, split, rows)
 
     def _may_order(self, length: int, wanted: int) -> bool:
         """Return whether the draft is there for the text, and neither left alone nor late."""
@@ -168,6 +188,8 @@ class RemoteDraft:
             return False
         if wanted == 0 and control.sends_no_text:
             return False
+        if draft.row_width and self._rows.end != length - 1:
+            return False  # a head would not know what the last token but one was to the target
         return draft.state is not DraftState.LATE or control.asks_late_again(draft.late_rounds)
 
     def _is_news(self, length: int, wanted: int, until: int) -> bool:

@@ -20,6 +20,7 @@ class RoundInFlight:
     draft_end: DraftEnd = DraftEnd.OFF
     sent_time: float | None = None  # None until there is a stream to send it on
     draft_busy: bool = False  # the draft worked when it was sent
+    draft_source: str = MODEL  # the name of what drafted a line that names no sources
     is_waited_for: bool = True  # the target had nothing to do until it came
     is_answered: bool = False  # once at least
     beside: int = 0  # rows of its decode that were of other branches than the one taken
@@ -63,7 +64,7 @@ class RoundInFlight:
         """Return who proposed `count` draft tokens after a text of `length` tokens."""
         first = length - self.length
         sources = self.line.sources
-        return sources[first : first + count] if sources else [MODEL] * count
+        return sources[first : first + count] if sources else [self.draft_source] * count
 
     def draft_of(self, answer: Answer) -> Sequence[int]:
         """Return the draft tokens that were verified for an answer."""

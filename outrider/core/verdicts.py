@@ -40,6 +40,7 @@ class Decode:
     time: float  # when it was over, about
     spent: ServiceTime
     count: int = 1  # decodes; where there are more, each has one row
+    own_source: str = MODEL  # the name of the target's own draft
 
     @property
     def is_own(self) -> bool:
@@ -49,11 +50,15 @@ class Decode:
     def sources(self, asked: RoundInFlight, length: int) -> Sequence[str]:
         """Return who proposed each draft token, after a text of `length` tokens."""
         count = len(self.draft)
-        return [MODEL] * count if self.is_own else asked.sources_of(length, count)
+        return [self.own_source] * count if self.is_own else asked.sources_of(length, count)
 
 
-def decodes_of(asked: RoundInFlight, answer: Answer, begin: float, now: float) -> list[Decode]:
+def decodes_of(
+    asked: RoundInFlight, answer: Answer, begin: float, now: float, own_source: str = MODEL
+) -> list[Decode]:
     """Return the decodes of an answer, which came between two times.
+
+    `own_source` is the name of the target's own draft.
 
     What each took is known where the target's own draft drafted. Else it is their mean, which says
     nothing of those after a first one that had a draft or a prompt. They are taken together where
@@ -66,7 +71,7 @@ def decodes_of(asked: RoundInFlight, answer: Answer, begin: float, now: float) -
     parts = answer.decodes
     drafts = [asked.draft_of(answer), *[()] * (len(parts) - 1)]
     return [
-        Decode(own.token_ids or draft, own, rows, time, own.spent)
+        Decode(own.token_ids or draft, own, rows, time, own.spent, own_source=own_source)
         for (own, rows), draft, time in zip(parts, drafts, times, strict=True)
     ]
 
@@ -240,7 +245,7 @@ def _report(
     first, end = length - asked.length, asked.draft_end
     if decode.is_own:
         end = DraftEnd.LENGTH if len(draft) == asked.round.own_draft.count else DraftEnd.ENOUGH
-    is_sent = draft and not decode.is_own
+    is_sent, sources = draft and not decode.is_own, decode.sources(asked, length)
     return Report(
         round=number,
         committed_count=length,
@@ -248,7 +253,7 @@ def _report(
         accepted_count=verdict.accepted_count,
         next_token_id=verdict.next_token_id,
         draft_end=end,
-        sources=asked.line.sources[first : first + len(draft)] if is_sent else (),
+        sources=() if set(sources) <= {MODEL} else sources,
         line_numbers=asked.line.numbers[first : first + len(draft)] if is_sent else (),
         target_candidates=decode.rows.candidates[:count],
         draft_candidates=asked.line.candidates[first : first + count] if is_sent else (),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.costs import NOISE, CostTable, Point, RejectionCost
-from outrider.engine.model import MAX_MULTIPLE, Chunk, Model, Rollback
+from outrider.engine.model import MAX_MULTIPLE, Chunk, Model, ModelDescription, Rollback
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 HISTORY = 272
@@ -252,6 +252,15 @@ def rejection_cost(model: Model, clock: Clock) -> RejectionCost:
         model.truncate(0, 0)
     # It is there, however quick: 0 says that none is made.
     return RejectionCost(max(saving, 1e-9), restoring, description.snapshot_count)
+
+
+def can_be_exact(description: ModelDescription) -> bool:
+    """Return whether a model, with its cache as it is, may run under `exact` at all.
+
+    In a pool bits depend on what others hold; in a small window on where its cells were written
+    before; and the rows that pad a decode are to be cut off again.
+    """
+    return not description.layout.is_pool and description.rollback is Rollback.FULL
 
 
 def exact_padding(model: Model) -> int | None:

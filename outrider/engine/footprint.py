@@ -14,6 +14,7 @@ _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+),")
 _CACHE = re.compile(r"layer +\d+: dev = (\S+)")
 _CACHE_SIZE = re.compile(r": size = +([\d.]+) MiB \(")  # of the layers before it
 _COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
+_UNUSED = re.compile(r"unused tensor (\S+) ")  # of a head that is not loaded
 _SPLITS = re.compile(r"splits = (?:\d+ / )?(\d+)")  # of a prompt's graph, and of a token's
 _FILE_TYPE = re.compile(r"print_info: file type += (?:\(guessed\) )?(.+)")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -37,7 +38,7 @@ class DeviceShare:
     device: str  # ggml's name, such as CUDA0; or CPU
     layers: int  # the output counts as one, as in --n-gpu-layers
     weights: int
-    caches: int  # of all sessions
+    caches: int  # of all sessions, a head's and its hidden rows among them
     compute: int  # that a decode needs for what it computes
 
 
@@ -63,11 +64,18 @@ class Footprint:
 
 
 def read_footprint(
-    lines: Iterable[str], tensor_bytes: Mapping[str, int], gpu_names: Collection[str]
+    lines: Iterable[str],
+    tensor_bytes: Mapping[str, int],
+    gpu_names: Collection[str],
+    row_bytes: int = 0,
 ) -> Footprint:
-    """Return what llama.cpp said of a dry run. Pure."""
+    """Return what llama.cpp said of a dry run, of a model and then of its head. Pure.
+
+    `row_bytes` are of the hidden rows that all sessions keep beside it.
+    """
     layers: dict[int, str] = {}
-    caches, compute, split_count, file_type = Counter[str](), Counter[str](), 1, ""
+    caches, compute, split_count, file_type = Counter({CPU: row_bytes}), Counter[str](), 0, ""
+    unused = set[str]()
     waiting: list[str] = []  # devices of layers whose cache's size is said next
     for line in lines:
         if found := _LAYER.search(line):
@@ -81,10 +89,13 @@ def read_footprint(
         elif found := _COMPUTE.search(line):
             compute[_place(found[1], gpu_names)] += round(float(found[2]) * _MIB)
         elif found := _SPLITS.search(line):
-            split_count = int(found[1])
+            split_count = split_count or int(found[1])
+        elif found := _UNUSED.search(line):
+            unused.add(found[1])
         elif found := _FILE_TYPE.search(line):
             file_type = found[1].strip()
-    weights = _weights(layers, tensor_bytes)
+    loaded = {name: size for name, size in tensor_bytes.items() if name not in unused}
+    weights = _weights(layers, loaded)
     counts = Counter(layers.values())
     devices = dict.fromkeys([*sorted(gpu_names), CPU])
     return Footprint(
@@ -99,7 +110,7 @@ def read_footprint(
             for each in devices
             if weights[each] or caches[each] or compute[each]
         ),
-        split_count=split_count,
+        split_count=max(1, split_count),
         file_type=file_type,
     )
 

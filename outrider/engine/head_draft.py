@@ -18,10 +18,12 @@ import numpy as np
 
 from outrider.engine.cache import Session, SessionCache, common_prefix
 from outrider.engine.calibrate import REPEATS
-from outrider.engine.hidden_rows import HIDDEN_ROWS, Rows
+from outrider.engine.hidden_rows import Rows
 from outrider.engine.model import MAX_ROWS_OUT, Model, Row
 from outrider.engine.own_draft import DraftCosts, DraftLine, DraftMemory, OwnDraft
 from outrider.errors import DecodeFailed
+from outrider.row_window import HIDDEN_ROWS
+from outrider.speculation import HeadKind
 
 _TIMED_TOKENS = 4
 """Of a block, which is drafted in one pass that takes little longer for more of them: a token is
@@ -55,6 +57,7 @@ class Head(DraftMemory, Protocol):
     """A head in a context of its own. A sequence may begin at any position."""
 
     name: str
+    kind: HeadKind
     weight_bytes: int
     sequence_count: int
     context: int
@@ -117,7 +120,7 @@ class HeadDraft(OwnDraft):
         at_once = max(1, min(rows_out, head.batch_rows // (self._most_read + chained)))
         cache = SessionCache(head.sequence_count)
         super().__init__(target, head, cache, head.context, at_once, clock)
-        self.name, self.weight_bytes = head.name, head.weight_bytes
+        self.name, self.head_kind, self.weight_bytes = head.name, head.kind, head.weight_bytes
         self._head, self._target = head, target
         # Of each session that is drafted for: what its next tokens read; with several blocks, of
         # which each reads them all, since the draft's first. Empty between drafts.

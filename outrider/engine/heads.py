@@ -7,33 +7,11 @@ own. Pure: it looks at the keys and the tensors' names of a file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
-
-class HeadKind(Enum):
-    """How a head drafts; its value is the name of such a source."""
-
-    MTP = "mtp"
-    """A block of the target's kind, chained on its own hidden row."""
-    EAGLE3 = "eagle3"
-    """A small decoder over three of the target's layers, chained like MTP."""
-    DFLASH = "dflash"
-    """Drafts a whole block in one pass, from layers of the target that are put in its cache."""
-    DSPARK = "dspark"
-    """DFlash with a Markov head, so that each token of a block sees the one before."""
-
-    @property
-    def words(self) -> str:
-        """What it is, for people."""
-        return {
-            HeadKind.MTP: "an MTP head",
-            HeadKind.EAGLE3: "an EAGLE-3 head",
-            HeadKind.DFLASH: "a DFlash head",
-            HeadKind.DSPARK: "a DSpark head",
-        }[self]
-
+from outrider.speculation import HeadKind
 
 _NEXTN = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
 _ROUTED = ("ffn_gate_inp.weight",)
@@ -133,6 +111,11 @@ class Beside:
     """Numbers of its rows."""
 
 
+def feeds_mtp(architecture: str) -> bool:
+    """Return whether a model has hidden rows for MTP heads, with one in its file or without."""
+    return architecture in _MTP_GRAPHS
+
+
 def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | None:
     """Return the head that a file with these keys and tensors carries; None where it has none."""
     named = values.get("general.architecture")
@@ -146,7 +129,10 @@ def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | 
     if not isinstance(blocks, int) or not isinstance(count, int) or not 0 < count < blocks:
         return None
     its = range(blocks - count, blocks)
-    if not any(name.startswith(f"blk.{its.start}.nextn.") for name in tensors):
+    # What llama.cpp goes by; architectures whose heads it cannot run may have other norms.
+    trunk = "blk.0.attn_norm.weight" if architecture in _MTP_GRAPHS else "blk.0."
+    is_alone = not any(name.startswith(trunk) for name in tensors)
+    if not is_alone and not any(name.startswith(f"blk.{its.start}.nextn.") for name in tensors):
         return None  # converted without it
     # No graph scales attention by the position.
     is_scaled = f"{architecture}.attention.temperature_scale" in values
@@ -154,7 +140,7 @@ def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | 
     return Head(
         HeadKind.MTP,
         architecture,
-        is_alone="blk.0.attn_norm.weight" not in tensors,
+        is_alone=is_alone,
         width=_number(values, f"{architecture}.embedding_length"),
         block_count=count,
         gives_wanted=graph is not None and graph.gives_wanted,
@@ -262,3 +248,32 @@ def fault_beside(head: Head, target: Beside) -> str:
         read = ", ".join(map(str, head.target_layers))
         return f"is {words} that reads layers {read}; the target has {count}"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedHead:
+    """A head, and what its file has of it alone."""
+
+    head: Head
+    block_count: int
+    weights: int
+    """Bytes."""
+
+
+def carried(head: Head | None, tensor_bytes: Mapping[str, int]) -> CarriedHead | None:
+    """Return what a file with these tensors has of its head; None where it has none."""
+    if head is None:
+        return None
+    sizes = Counter[str]()
+    for name, size in tensor_bytes.items():
+        sizes[_block(name)] += size
+    blocks = sizes.keys() - {""}
+    if head.is_alone:
+        return CarriedHead(head, len(blocks), sizes.total())
+    blocks &= {_block(name) for name in tensor_bytes if ".nextn." in name}
+    return CarriedHead(head, len(blocks), sum(sizes[block] for block in blocks))
+
+
+def _block(name: str) -> str:
+    """Return the number of the block that a tensor is of; empty for one of none."""
+    return name.split(".")[1] if name.startswith("blk.") else ""

@@ -5,13 +5,29 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-HIDDEN_ROWS = 64
-"""Rows of each sequence, the newest: a prompt of any length costs a head one decode. Those before
-them it never sees, which costs acceptance; how much is to be measured on a trained head
-(docs/decisions/0060)."""
+from outrider.row_window import HIDDEN_ROWS, RowWindow
 
 Rows = NDArray[np.float32]
 """float32[rows, width]: of tokens at positions that follow each other."""
+
+
+_MOST = float(np.finfo(np.float16).max)
+
+
+def pack(first: int, rows: Rows) -> RowWindow:
+    """Return rows as they are sent, the newest of them; what float16 cannot say is cut."""
+    packed = np.clip(rows[-HIDDEN_ROWS:], -_MOST, _MOST).astype("<f2")
+    position = first + len(rows) - len(packed)
+    return RowWindow(position, tuple(row.tobytes() for row in packed)).newest()
+
+
+def unpack(window: RowWindow, width: int) -> Rows:
+    """Return rows that were sent, which have this width.
+
+    What is no number is 0: in a cache it would spoil whatever attends over it.
+    """
+    rows = np.frombuffer(b"".join(window.rows), "<f2").reshape(-1, width).astype(np.float32)
+    return np.nan_to_num(rows, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 class HiddenRows:
@@ -68,3 +84,8 @@ class HiddenRows:
         its = self._first[second], self._count[second], self._rows[second]
         self._first[first], self._count[first], self._rows[first] = its
         self._first[second], self._count[second], self._rows[second] = mine
+
+
+def rows_bytes(width: int) -> int:
+    """Return the bytes that the rows of one sequence take."""
+    return 2 * HIDDEN_ROWS * width * np.dtype(np.float32).itemsize

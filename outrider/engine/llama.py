@@ -24,10 +24,16 @@ from outrider.engine.llama_batch import Batch, is_token, matrix, wanted_rows
 from outrider.engine.llama_block_heads import LlamaBlockHead
 from outrider.engine.llama_embedder import Embedder
 from outrider.engine.llama_head_files import config_beside, open_head_file
-from outrider.engine.llama_heads import HiddenOutput, LlamaHead, Opening, head_bytes, unusable
+from outrider.engine.llama_heads import (
+    HiddenOutput,
+    LlamaHead,
+    Opening,
+    check_feeds_mtp,
+    head_bytes,
+    unusable,
+)
 from outrider.engine.llama_library import (
     init_backend,
-    kernels_in_use,
     last_error,
     ll,
     logits_address,
@@ -35,11 +41,13 @@ from outrider.engine.llama_library import (
 )
 from outrider.engine.llama_loading import (
     LlamaConfig,
+    architecture_of,
     asked_context,
     cells_of,
     check_added_tokens,
     context_params,
     cores_of,
+    facts_of,
     is_on_gpu,
     is_recurrent,
     layouts_of,
@@ -120,6 +128,9 @@ class LlamaModel:
                 self.open(self._layouts[0])
                 self._rollback = find_rollback(self, self._expected_rollback())
                 self.open_memory(self._rollback)
+                if config.hidden_rows:
+                    check_feeds_mtp(config.path, architecture_of(self._model))
+                    self.keep_rows(())
             except (InvalidConfig, DecodeFailed):
                 if self._ctx is not None:
                     ll.llama_free(self._ctx)
@@ -214,6 +225,7 @@ class LlamaModel:
     def keep_rows(self, layers: tuple[int, ...]) -> None:
         """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
         self._hidden.keep(layers)
+        self._description = self._describe()
 
     def hidden_rows(self, sequence: int) -> tuple[int, Rows]:
         """Return the position of the first row that is kept of a sequence, and the rows."""
@@ -225,17 +237,10 @@ class LlamaModel:
         return self._description
 
     def _describe(self) -> ModelDescription:
-        text = ctypes.create_string_buffer(256)
-        ll.llama_model_desc(self._model, text, len(text))
         return ModelDescription(
             name=self._config.path.stem,
             identity=self._identity,
-            description=text.value.decode("utf-8", "replace"),
-            weight_bytes=ll.llama_model_size(self._model),
-            parameter_count=ll.llama_model_n_params(self._model),
-            file_type=ll.llama_ftype_name(ll.llama_model_ftype(self._model)).decode(),
-            embedding_width=ll.llama_model_n_embd(self._model),
-            trained_context=ll.llama_model_n_ctx_train(self._model),
+            hidden_row_width=self._hidden.last_row_width,
             context=self._capacity,
             sequence_count=self._session_count,
             batch_rows=self._config.batch_rows,
@@ -246,12 +251,8 @@ class LlamaModel:
             can_exchange=not (self._window or self._is_recurrent or self._layout.is_pool),
             thread_count=self._config.thread_count,
             thread_choices=self._thread_choices,
-            system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
-            kernels=kernels_in_use(),
             is_on_gpu=self._is_on_gpu,
-            chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
-                "utf-8", "replace"
-            ),
+            **facts_of(self._model),
             layouts=self._layouts,
             layout=self._layout,
             pool_cells=self._cells * self._config.sequence_count if self._layout.is_pool else None,

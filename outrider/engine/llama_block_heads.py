@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from outrider.engine.head_draft import Pairs
-from outrider.engine.heads import HeadKind
 from outrider.engine.hidden_rows import Rows
 from outrider.engine.llama_batch import Batch, RowBatch
 from outrider.engine.llama_heads import HeadContext, Opening
 from outrider.engine.llama_library import ll
 from outrider.engine.llama_loading import metadata
 from outrider.engine.model import Chunk, Row
+from outrider.speculation import HeadKind
 
 _TRAINED_SIZE = 16  # tokens of a block where the file does not say; llama.cpp's
 

@@ -7,20 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from outrider.engine.gguf_check import Checked, check_draft
-from outrider.engine.heads import Beside, Head, HeadKind, fault_beside
+from outrider.engine.heads import Beside, Head, fault_beside
 from outrider.engine.llama_block_heads import LlamaBlockHead
 from outrider.engine.llama_heads import LlamaHead, Opening, head_bytes, missing_functions
 from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
 from outrider.engine.llama_loading import (
     LlamaConfig,
+    architecture_of,
     asked_context,
     cells_of,
     load_model,
-    metadata,
 )
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import Layout
 from outrider.errors import InvalidConfig
+from outrider.speculation import HeadKind
 from outrider.threads import available_threads
 
 _STREAMS = Layout()
@@ -50,12 +51,12 @@ def open_head_file(
     head = checked.head
     if head is None or not head.is_alone:
         raise InvalidConfig("draft-model", f"{path} is no head in a file of its own")
-    if fault := head.fault or _fault_beside(head, target):
+    if fault := head.fault or fault_with(head, target):
         raise InvalidConfig("draft-model", f"{path} {fault}")
     if fault := missing_functions(head.kind):
         raise InvalidConfig("draft-model", fault)
     config = replace(config, thread_count=config.thread_count or available_threads())
-    model = load_model(config, checked.files, with_mtp=True)
+    model = load_model(config, checked.files, with_mtp=True, is_head=True)
     lender = None
     try:
         if target is not None and Vocabulary(model).names() != names:
@@ -82,12 +83,12 @@ def open_head_file(
         raise
 
 
-def _fault_beside(head: Head, target: Any) -> str:
+def fault_with(head: Head, target: Any) -> str:
     """Return why a head is not used with a loaded target, or with one that is elsewhere."""
     if target is None:
         borrowed = f"is {head.kind.words} without token embeddings, which needs its target here"
         return borrowed if head.borrows else ""
-    architecture = metadata(target, "general.architecture")
+    architecture = architecture_of(target)
     layers, width = ll.llama_model_n_layer(target), ll.llama_model_n_embd_out(target)
     return fault_beside(head, Beside(architecture, int(layers), int(width)))
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from outrider.engine.branches import stem_count
 from outrider.engine.head_draft import Pairs
-from outrider.engine.heads import Head, HeadKind
-from outrider.engine.hidden_rows import HIDDEN_ROWS, HiddenRows, Rows
+from outrider.engine.heads import Head, feeds_mtp
+from outrider.engine.hidden_rows import HiddenRows, Rows
 from outrider.engine.llama_batch import Batch, RowBatch, matrix
 from outrider.engine.llama_library import (
     last_error,
@@ -33,6 +33,8 @@ from outrider.engine.llama_loading import LlamaConfig, context_params
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Layout, Row
 from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.row_window import HIDDEN_ROWS
+from outrider.speculation import HeadKind
 
 _Type = tuple[str, Any]  # how a name is mangled by it, and what ctypes takes
 
@@ -144,6 +146,11 @@ class HiddenOutput:
         self._layers: tuple[int, ...] | None = None  # whose inputs are kept; () the last row
         self._rows: HiddenRows | None = None
 
+    @property
+    def last_row_width(self) -> int:
+        """Numbers of a row that MTP heads read; 0: none is kept, or others are."""
+        return self._columns if self._layers == () else 0
+
     def open(self, context: Any, sequence_count: int) -> None:
         """Take rows from this context, of sequences that are empty."""
         self._context, self._count = context, sequence_count
@@ -218,8 +225,8 @@ class HeadContext(ABC):
     def __init__(self, opening: Opening) -> None:
         """Raises InvalidConfig where there is no memory for it."""
         config, model, head = opening.config, opening.model, opening.head
-        self._opening = opening
-        self.name = f"{config.path.stem} {head.kind.value}"
+        self._opening, self.model = opening, model  # llama.cpp's
+        self.name, self.kind = config.path.stem, head.kind
         self.weight_bytes, self.target_layers = opening.weight_bytes, head.target_layers
         self.sequence_count, self.context = config.sequence_count, opening.capacity
         self.batch_rows, self.block_count = config.batch_rows, head.block_count
@@ -263,7 +270,9 @@ class HeadContext(ABC):
         """Return a view of the logits of a decode: float32[count, vocabulary]."""
         logits = matrix(logits_address(self.context_pointer), count, self._size)
         if not math.isfinite(np.maximum.reduce(logits, axis=None)):
-            raise DecodeFailed(f"{self.name} computes no numbers: its weights may be damaged")
+            raise DecodeFailed(
+                f"the head in {self.name} computes no numbers: its weights may be damaged"
+            )
         return logits
 
     def check(self, sequence: int, position: int, token_ids: Sequence[int], rows: int) -> None:
@@ -294,7 +303,16 @@ class HeadContext(ABC):
         if self._opening.lender is not None:
             ll.llama_free(self._opening.lender)
         if self._opening.head.is_alone:
-            ll.llama_model_free(self._opening.model)
+            ll.llama_model_free(self.model)
+
+
+def check_feeds_mtp(path: Path, architecture: str) -> None:
+    """Raise InvalidConfig where a model has no hidden rows for MTP heads."""
+    fault = missing_functions(HeadKind.MTP)
+    if not feeds_mtp(architecture):
+        fault = f"{path} is of {architecture}, for which no MTP head drafts"
+    if fault:
+        raise InvalidConfig("hidden-rows", fault)
 
 
 class LlamaHead(HeadContext):

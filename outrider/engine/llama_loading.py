@@ -12,7 +12,14 @@ from typing import Any
 
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.llama_devices import gpus
-from outrider.engine.llama_library import gpu_fault, init_backend, last_error, ll, recent_errors
+from outrider.engine.llama_library import (
+    gpu_fault,
+    init_backend,
+    kernels_in_use,
+    last_error,
+    ll,
+    recent_errors,
+)
 from outrider.engine.llama_threads import cores_of_their_own
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import MAX_ROWS_OUT, Layout, VocabularyDescription
@@ -77,13 +84,16 @@ class LlamaConfig:
     pins_threads: bool = False  # to a core each, where they are as many; for a thread of its own
     is_draft: bool = False  # off the GPU it leaves cores to the target that uses that
     mtp: bool = False  # load the MTP head of the file, and keep the hidden rows that it reads
+    hidden_rows: bool = False  # keep them without that, for heads elsewhere, where the graph can
     embeddings: bool = False  # whether `embed` works; costs a context when it is first used
     progress: Callable[[float], None] | None = None
     """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
 
-def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = False) -> Any:
-    """Return the model that these files hold, with its MTP layers or without.
+def load_model(
+    config: LlamaConfig, files: Sequence[Path], with_mtp: bool = False, is_head: bool = False
+) -> Any:
+    """Return the model or the head that these files hold, with its MTP layers or without.
 
     Raises InvalidConfig with one line that says what is wrong.
     """
@@ -102,7 +112,7 @@ def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = Fals
         return True
 
     params.progress_callback = go_on
-    model = load_file(config.path, params)
+    model = (load_any if is_head else load_file)(config.path, params)
     if config.mlock and recent_errors:
         reason = last_error().removeprefix("warning: ")
         ll.llama_model_free(model)
@@ -112,18 +122,22 @@ def load_model(config: LlamaConfig, files: Sequence[Path], with_mtp: bool = Fals
 
 def load_file(path: Path, params: Any) -> Any:
     """Return a model that reads forwards. Raises InvalidConfig."""
-    recent_errors.clear()
-    model = ll.llama_model_load_from_file(os.fsencode(path), params)
-    if not model:
-        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
-    is_head = metadata(model, "general.architecture") in ("eagle3", "dflash")  # with an encoder
-    reads_forwards = ll.llama_model_has_decoder(model) and not ll.llama_model_has_encoder(model)
-    if not is_head and not reads_forwards:
+    model = load_any(path, params)
+    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
         ll.llama_model_free(model)
         raise InvalidConfig("model", f"{path} is not a decoder-only model")
     if ll.llama_model_is_diffusion(model):
         ll.llama_model_free(model)
         raise InvalidConfig("model", f"{path} is a diffusion model: it is not causal")
+    return model
+
+
+def load_any(path: Path, params: Any) -> Any:
+    """Return what a file holds, a model or a head. Raises InvalidConfig."""
+    recent_errors.clear()
+    model = ll.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
     return model
 
 
@@ -268,12 +282,35 @@ def cache_type(model: Any, option: str, name: str) -> int:
 
 def _head_sizes(model: Any, kind: str) -> set[int]:
     """Return the sizes that the file gives for its key or value heads."""
-    architecture = metadata(model, "general.architecture")
-    prefix = f"{architecture}.attention.{kind}_length"
+    prefix = f"{architecture_of(model)}.attention.{kind}_length"
     sizes = {metadata(model, prefix), metadata(model, f"{prefix}_swa")} - {""}
     heads = ll.llama_model_n_head(model)
     default = {ll.llama_model_n_embd(model) // heads} if heads else set()
     return {int(size) for size in sizes} or default
+
+
+def facts_of(model: Any) -> dict[str, Any]:
+    """Return what a description says of a loaded model, however it is opened."""
+    text = ctypes.create_string_buffer(256)
+    ll.llama_model_desc(model, text, len(text))
+    template = ll.llama_model_chat_template(model, None) or b""
+    return {
+        "description": text.value.decode("utf-8", "replace"),
+        "weight_bytes": ll.llama_model_size(model),
+        "parameter_count": ll.llama_model_n_params(model),
+        "file_type": ll.llama_ftype_name(ll.llama_model_ftype(model)).decode(),
+        "architecture": architecture_of(model),
+        "embedding_width": ll.llama_model_n_embd(model),
+        "trained_context": ll.llama_model_n_ctx_train(model),
+        "system_info": ll.llama_print_system_info().decode("utf-8", "replace").strip(),
+        "kernels": kernels_in_use(),
+        "chat_template": template.decode("utf-8", "replace"),
+    }
+
+
+def architecture_of(model: Any) -> str:
+    """Return what a model's file says its layers are."""
+    return metadata(model, "general.architecture")
 
 
 def metadata(model: Any, key: str) -> str:
@@ -393,5 +430,5 @@ def _vocabulary_only(path: Path) -> Iterator[Any]:
 
 
 def _trained_context(model: Any) -> int:
-    trained = metadata(model, metadata(model, "general.architecture") + ".context_length")
+    trained = metadata(model, f"{architecture_of(model)}.context_length")
     return int(trained or 0)

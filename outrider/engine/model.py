@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from outrider.distribution import Distribution
 from outrider.sampling import SamplingParameters
+from outrider.speculation import HeadKind
 
 Row = NDArray[np.float32]
 """The logits after one token: float32[vocabulary]. Valid until the next decode."""
@@ -124,6 +125,12 @@ class ModelDescription:
     """Tokens that SNAPSHOTS memory can be cut by at most."""
     window: int = 0
     """Tokens of a sliding window; 0 without."""
+    architecture: str = ""
+    """What the file says its layers are; empty where not known."""
+    hidden_row_width: int = 0
+    """Numbers of a hidden row, of those that it keeps, or reads where it is a head; 0: neither."""
+    head_kind: HeadKind | None = None
+    """Of a head, which reads a target's hidden rows; None: it reads tokens alone."""
     branch_sequences: tuple[int, ...] = ()
     """Sequences beside those of sessions, for leaves of trees; none where no tree is decoded."""
 

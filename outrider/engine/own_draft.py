@@ -16,6 +16,7 @@ from outrider import logs
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.model import Model, Row
+from outrider.speculation import HeadKind
 from outrider.translation import ABSENT, TranslatedReader, Translation
 
 _MOST_FAILURES = 8
@@ -109,6 +110,8 @@ class OwnDraft(ABC):
 
     name: str
     """Of the file that it is in."""
+    head_kind: HeadKind | None = None
+    """How it drafts, where it is a head; None: a small model."""
     weight_bytes: int
     """That it reads for a token."""
     costs: DraftCosts

@@ -15,6 +15,7 @@ from typing import Any
 from outrider.costs import NO_REJECTION_COST, NOISE, Point, RejectionCost
 from outrider.engine.calibrate import (
     PRICED,
+    can_be_exact,
     decode_costs,
     exact_padding,
     quick_costs,
@@ -34,7 +35,7 @@ from outrider.engine.layout import (
     open_quickly,
 )
 from outrider.engine.measurements import MeasuredModel, Measurements
-from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Rollback, Row
+from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
 from outrider.engine.thread_choice import describe_threads, use_quickest
 from outrider.errors import DecodeFailed
@@ -221,10 +222,8 @@ class Preparation:
         if description.layout != description.layouts[0]:
             model.open(description.layouts[0])
             description = model.describe()
-        # In a pool bits depend on what others hold; in a small window on where its cells were
-        # written before; and the rows that pad a decode are to be cut off again.
-        can_be_exact = not description.layout.is_pool and description.rollback is Rollback.FULL
-        if not self._has_padding and self._wanted is not Numerics.NATIVE and can_be_exact:
+        looks = not self._has_padding and self._wanted is not Numerics.NATIVE
+        if looks and can_be_exact(description):
             padding = exact_padding(model)
             if self._known is not None:  # to be found once, should the costs give way
                 self._know(replace(self._known, padding=padding))

@@ -85,6 +85,8 @@ class ModelOptions:
         high=19,
     )
     embeddings: bool = option(False, "Answer requests for embeddings too.")
+    hidden_rows: bool = option(False, "Keep what MTP heads in draft services read.")
+    """A target with a head in its file, that it uses, does so in any case."""
     numerics: str = option(
         "",
         "exact: equal bits; native: fastest; auto: exact where free.",

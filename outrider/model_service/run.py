@@ -22,7 +22,7 @@ from outrider.engine.batching import limits_of
 from outrider.engine.calibrate import token_seconds
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.cuda_driver import driver_advice
-from outrider.engine.gguf_check import check_gguf, is_head
+from outrider.engine.gguf_check import check_draft, check_gguf, is_head
 from outrider.engine.head_draft import HeadDraft
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
@@ -132,13 +132,14 @@ def load_llama(
     """Return a loader of the configured model; llama.cpp is imported when it is called.
 
     It may choose the kernels of the process first, as `choose_kernels` says. Raises InvalidConfig
-    at once for a file that is no model.
+    at once for a file that is no model; a draft may be a head in a file of its own.
     """
-    check_gguf(config.model)
+    head = check_draft(config.model).head if config.is_draft else check_gguf(config.model).head
 
     def load() -> Model:
         try:
             from outrider.engine.llama import LlamaModel
+            from outrider.engine.llama_head_model import LlamaHeadModel
         except RuntimeError as error:  # of llama_cpp, where its library cannot be mapped
             advice = driver_advice(str(error))
             reason = f"llama.cpp does not start: {error}"
@@ -146,7 +147,8 @@ def load_llama(
 
         if chooses_kernels:
             choose_kernels(config, beside)
-        return LlamaModel(llama_config(config))
+        kind = LlamaHeadModel if head is not None and head.is_alone else LlamaModel
+        return kind(llama_config(config))
 
     return load
 
@@ -170,6 +172,7 @@ def llama_config(config: ModelConfig) -> LlamaConfig:
         mmap=config.mmap,
         mlock=config.mlock,
         mtp=config.mtp,
+        hidden_rows=config.hidden_rows,
         cache_type_k=config.cache_type_k,
         cache_type_v=config.cache_type_v,
         pool={"pool": True, "streams": False}.get(config.kv_cache),

@@ -14,6 +14,7 @@ from typing import Any
 
 import outrider
 from outrider import handshake, wire
+from outrider.descriptions import HEAD_NUMBERS
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
 from outrider.engine.model import Numerics, Rollback, VocabularyDescription
@@ -318,6 +319,9 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         trained_context_token_count=model.trained_context,
         embedding_width=model.embedding_width,
         file_type=model.file_type,
+        architecture=model.architecture,
+        hidden_row_width=model.hidden_row_width,
+        head=HEAD_NUMBERS[model.head_kind] if model.head_kind else None,
     )
     describe_preparation(response, loaded.prepared)
     if loaded.own_draft is not None:
@@ -329,6 +333,7 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
 def _describe_own_draft(draft: OwnDraft) -> common.OwnDraft:
     return common.OwnDraft(
         model_name=draft.name,
+        head=HEAD_NUMBERS[draft.head_kind] if draft.head_kind else None,
         token_milliseconds=1e3 * draft.costs.token,
         read_milliseconds=1e3 * draft.costs.read,
         weight_byte_count=draft.weight_bytes,

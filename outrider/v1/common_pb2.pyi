@@ -10,6 +10,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class HeadKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HEAD_KIND_UNSPECIFIED: _ClassVar[HeadKind]
+    HEAD_KIND_MTP: _ClassVar[HeadKind]
+    HEAD_KIND_EAGLE3: _ClassVar[HeadKind]
+    HEAD_KIND_DFLASH: _ClassVar[HeadKind]
+    HEAD_KIND_DSPARK: _ClassVar[HeadKind]
+
 class Sampler(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SAMPLER_UNSPECIFIED: _ClassVar[Sampler]
@@ -52,6 +60,11 @@ class NumericsProfile(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NUMERICS_PROFILE_UNSPECIFIED: _ClassVar[NumericsProfile]
     NUMERICS_PROFILE_EXACT: _ClassVar[NumericsProfile]
     NUMERICS_PROFILE_NATIVE: _ClassVar[NumericsProfile]
+HEAD_KIND_UNSPECIFIED: HeadKind
+HEAD_KIND_MTP: HeadKind
+HEAD_KIND_EAGLE3: HeadKind
+HEAD_KIND_DFLASH: HeadKind
+HEAD_KIND_DSPARK: HeadKind
 SAMPLER_UNSPECIFIED: Sampler
 SAMPLER_PENALTIES: Sampler
 SAMPLER_DRY: Sampler
@@ -288,7 +301,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest", "cores_digest", "core_count", "chat_template", "identity", "trained_context_token_count", "embedding_width", "file_type", "plain_costs", "continues", "cache_layout", "cpu_kernels", "thread_choice", "rough_decode_costs", "own_draft", "parallel_line_count", "tree_leaf_limit", "snapshot_token_count", "checkpoint_milliseconds", "restore_milliseconds", "translates", "known_vocabulary_keys", "bos_token_text", "eos_token_text")
+    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest", "cores_digest", "core_count", "chat_template", "identity", "trained_context_token_count", "embedding_width", "file_type", "plain_costs", "continues", "cache_layout", "cpu_kernels", "thread_choice", "rough_decode_costs", "own_draft", "parallel_line_count", "tree_leaf_limit", "snapshot_token_count", "checkpoint_milliseconds", "restore_milliseconds", "translates", "known_vocabulary_keys", "bos_token_text", "eos_token_text", "architecture", "hidden_row_width", "head")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -330,6 +343,9 @@ class GetModelResponse(_message.Message):
     KNOWN_VOCABULARY_KEYS_FIELD_NUMBER: _ClassVar[int]
     BOS_TOKEN_TEXT_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_TEXT_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_ROW_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     service_version: str
     model_name: str
@@ -371,19 +387,32 @@ class GetModelResponse(_message.Message):
     known_vocabulary_keys: _containers.RepeatedScalarFieldContainer[bytes]
     bos_token_text: str
     eos_token_text: str
-    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ..., cores_digest: _Optional[bytes] = ..., core_count: _Optional[int] = ..., chat_template: _Optional[str] = ..., identity: _Optional[bytes] = ..., trained_context_token_count: _Optional[int] = ..., embedding_width: _Optional[int] = ..., file_type: _Optional[str] = ..., plain_costs: _Optional[_Union[PlainCosts, _Mapping]] = ..., continues: bool = ..., cache_layout: _Optional[str] = ..., cpu_kernels: _Optional[str] = ..., thread_choice: _Optional[str] = ..., rough_decode_costs: bool = ..., own_draft: _Optional[_Union[OwnDraft, _Mapping]] = ..., parallel_line_count: _Optional[int] = ..., tree_leaf_limit: _Optional[int] = ..., snapshot_token_count: _Optional[int] = ..., checkpoint_milliseconds: _Optional[float] = ..., restore_milliseconds: _Optional[float] = ..., translates: bool = ..., known_vocabulary_keys: _Optional[_Iterable[bytes]] = ..., bos_token_text: _Optional[str] = ..., eos_token_text: _Optional[str] = ...) -> None: ...
+    architecture: str
+    hidden_row_width: int
+    head: HeadKind
+    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ..., cores_digest: _Optional[bytes] = ..., core_count: _Optional[int] = ..., chat_template: _Optional[str] = ..., identity: _Optional[bytes] = ..., trained_context_token_count: _Optional[int] = ..., embedding_width: _Optional[int] = ..., file_type: _Optional[str] = ..., plain_costs: _Optional[_Union[PlainCosts, _Mapping]] = ..., continues: bool = ..., cache_layout: _Optional[str] = ..., cpu_kernels: _Optional[str] = ..., thread_choice: _Optional[str] = ..., rough_decode_costs: bool = ..., own_draft: _Optional[_Union[OwnDraft, _Mapping]] = ..., parallel_line_count: _Optional[int] = ..., tree_leaf_limit: _Optional[int] = ..., snapshot_token_count: _Optional[int] = ..., checkpoint_milliseconds: _Optional[float] = ..., restore_milliseconds: _Optional[float] = ..., translates: bool = ..., known_vocabulary_keys: _Optional[_Iterable[bytes]] = ..., bos_token_text: _Optional[str] = ..., eos_token_text: _Optional[str] = ..., architecture: _Optional[str] = ..., hidden_row_width: _Optional[int] = ..., head: _Optional[_Union[HeadKind, str]] = ...) -> None: ...
+
+class HiddenRows(_message.Message):
+    __slots__ = ("position", "rows")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    rows: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, position: _Optional[int] = ..., rows: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class OwnDraft(_message.Message):
-    __slots__ = ("model_name", "token_milliseconds", "read_milliseconds", "weight_byte_count")
+    __slots__ = ("model_name", "token_milliseconds", "read_milliseconds", "weight_byte_count", "head")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     TOKEN_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     READ_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     token_milliseconds: float
     read_milliseconds: float
     weight_byte_count: int
-    def __init__(self, model_name: _Optional[str] = ..., token_milliseconds: _Optional[float] = ..., read_milliseconds: _Optional[float] = ..., weight_byte_count: _Optional[int] = ...) -> None: ...
+    head: HeadKind
+    def __init__(self, model_name: _Optional[str] = ..., token_milliseconds: _Optional[float] = ..., read_milliseconds: _Optional[float] = ..., weight_byte_count: _Optional[int] = ..., head: _Optional[_Union[HeadKind, str]] = ...) -> None: ...
 
 class PlainCosts(_message.Message):
     __slots__ = ("alone_milliseconds", "native_milliseconds", "exact_milliseconds")

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from outrider.v1 import common_pb2 as outrider_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1foutrider/v1/draft_service.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"\x97\x01\n\x16LearnVocabularyRequest\x12;\n\x0cintroduction\x18\x01 \x01(\x0b\x32#.outrider.v1.VocabularyIntroductionH\x00\x12\x35\n\x06tokens\x18\x02 \x01(\x0b\x32#.outrider.v1.ListVocabularyResponseH\x00\x42\t\n\x07message\"R\n\x16VocabularyIntroduction\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12+\n\nvocabulary\x18\x02 \x01(\x0b\x32\x17.outrider.v1.Vocabulary\"\x8d\x01\n\x17LearnVocabularyResponse\x12,\n\x05level\x18\x01 \x01(\x0e\x32\x1d.outrider.v1.TranslationLevel\x12\x1a\n\x12shared_token_count\x18\x02 \x01(\x05\x12\x13\n\x0bshared_mass\x18\x03 \x01(\x01\x12\x13\n\x0b\x64ifferences\x18\x04 \x01(\t\"m\n\x0c\x44raftRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.outrider.v1.OpenSessionH\x00\x12(\n\x05order\x18\x02 \x01(\x0b\x32\x17.outrider.v1.DraftOrderH\x00\x42\t\n\x07request\"\xcd\x01\n\nDraftOrder\x12\r\n\x05order\x18\x01 \x01(\x05\x12)\n\tcommitted\x18\x02 \x01(\x0b\x32\x16.outrider.v1.TokenSpan\x12\x13\n\x0b\x64raft_until\x18\x03 \x01(\x05\x12\x19\n\x11\x66rame_token_count\x18\x04 \x01(\x05\x12\x1d\n\x15stop_below_confidence\x18\x05 \x01(\x05\x12\x1b\n\x13parallel_line_count\x18\x06 \x01(\x05\x12\x19\n\x11split_probability\x18\x07 \x01(\x02\"\x8b\x02\n\rDraftResponse\x12(\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x17.outrider.v1.DraftFrameH\x00\x12\'\n\x07missing\x18\x02 \x01(\x0b\x32\x14.outrider.v1.MissingH\x00\x12!\n\x04\x62usy\x18\x03 \x01(\x0b\x32\x11.outrider.v1.BusyH\x00\x12\x30\n\x0c\x63ontext_full\x18\x04 \x01(\x0b\x32\x18.outrider.v1.ContextFullH\x00\x12\x17\n\x0f\x63ompleted_order\x18\x05 \x01(\x05\x12.\n\x0cservice_time\x18\x06 \x01(\x0b\x32\x18.outrider.v1.ServiceTimeB\t\n\x07outcome\"\xfa\x01\n\nDraftFrame\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x05\x12\x10\n\x08position\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x13\n\x0b\x63onfidences\x18\x04 \x01(\x0c\x12\x35\n\rdistributions\x18\x05 \x03(\x0b\x32\x1e.outrider.v1.DraftDistribution\x12+\n\ncandidates\x18\x06 \x03(\x0b\x32\x17.outrider.v1.Candidates\x12\x0c\n\x04line\x18\x07 \x01(\x05\x12\x32\n\x0frunner_up_lines\x18\x08 \x03(\x0b\x32\x19.outrider.v1.RunnerUpLine\"\x82\x01\n\x0cRunnerUpLine\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12\x13\n\x0bparent_line\x18\x02 \x01(\x05\x12\x15\n\rfork_position\x18\x03 \x01(\x05\x12\x10\n\x08position\x18\x04 \x01(\x05\x12\x11\n\ttoken_ids\x18\x05 \x03(\x05\x12\x13\n\x0b\x63onfidences\x18\x06 \x01(\x0c\"7\n\x11\x44raftDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0f\n\x07weights\x18\x02 \x03(\x05*r\n\x10TranslationLevel\x12!\n\x1dTRANSLATION_LEVEL_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRANSLATION_LEVEL_TOKENS\x10\x01\x12\x1d\n\x19TRANSLATION_LEVEL_STRINGS\x10\x02\x32\xf6\x03\n\x0c\x44raftService\x12G\n\x08GetModel\x12\x1c.outrider.v1.GetModelRequest\x1a\x1d.outrider.v1.GetModelResponse\x12[\n\x0eListVocabulary\x12\".outrider.v1.ListVocabularyRequest\x1a#.outrider.v1.ListVocabularyResponse0\x01\x12^\n\x0fLearnVocabulary\x12#.outrider.v1.LearnVocabularyRequest\x1a$.outrider.v1.LearnVocabularyResponse(\x01\x12\x42\n\x05\x44raft\x12\x19.outrider.v1.DraftRequest\x1a\x1a.outrider.v1.DraftResponse(\x01\x30\x01\x12G\n\x08Rollback\x12\x1c.outrider.v1.RollbackRequest\x1a\x1d.outrider.v1.RollbackResponse\x12S\n\x0c\x43loseSession\x12 .outrider.v1.CloseSessionRequest\x1a!.outrider.v1.CloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1foutrider/v1/draft_service.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"\x97\x01\n\x16LearnVocabularyRequest\x12;\n\x0cintroduction\x18\x01 \x01(\x0b\x32#.outrider.v1.VocabularyIntroductionH\x00\x12\x35\n\x06tokens\x18\x02 \x01(\x0b\x32#.outrider.v1.ListVocabularyResponseH\x00\x42\t\n\x07message\"R\n\x16VocabularyIntroduction\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12+\n\nvocabulary\x18\x02 \x01(\x0b\x32\x17.outrider.v1.Vocabulary\"\x8d\x01\n\x17LearnVocabularyResponse\x12,\n\x05level\x18\x01 \x01(\x0e\x32\x1d.outrider.v1.TranslationLevel\x12\x1a\n\x12shared_token_count\x18\x02 \x01(\x05\x12\x13\n\x0bshared_mass\x18\x03 \x01(\x01\x12\x13\n\x0b\x64ifferences\x18\x04 \x01(\t\"m\n\x0c\x44raftRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.outrider.v1.OpenSessionH\x00\x12(\n\x05order\x18\x02 \x01(\x0b\x32\x17.outrider.v1.DraftOrderH\x00\x42\t\n\x07request\"\xfb\x01\n\nDraftOrder\x12\r\n\x05order\x18\x01 \x01(\x05\x12)\n\tcommitted\x18\x02 \x01(\x0b\x32\x16.outrider.v1.TokenSpan\x12\x13\n\x0b\x64raft_until\x18\x03 \x01(\x05\x12\x19\n\x11\x66rame_token_count\x18\x04 \x01(\x05\x12\x1d\n\x15stop_below_confidence\x18\x05 \x01(\x05\x12\x1b\n\x13parallel_line_count\x18\x06 \x01(\x05\x12\x19\n\x11split_probability\x18\x07 \x01(\x02\x12,\n\x0bhidden_rows\x18\x08 \x01(\x0b\x32\x17.outrider.v1.HiddenRows\"\x8b\x02\n\rDraftResponse\x12(\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x17.outrider.v1.DraftFrameH\x00\x12\'\n\x07missing\x18\x02 \x01(\x0b\x32\x14.outrider.v1.MissingH\x00\x12!\n\x04\x62usy\x18\x03 \x01(\x0b\x32\x11.outrider.v1.BusyH\x00\x12\x30\n\x0c\x63ontext_full\x18\x04 \x01(\x0b\x32\x18.outrider.v1.ContextFullH\x00\x12\x17\n\x0f\x63ompleted_order\x18\x05 \x01(\x05\x12.\n\x0cservice_time\x18\x06 \x01(\x0b\x32\x18.outrider.v1.ServiceTimeB\t\n\x07outcome\"\xfa\x01\n\nDraftFrame\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x05\x12\x10\n\x08position\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x13\n\x0b\x63onfidences\x18\x04 \x01(\x0c\x12\x35\n\rdistributions\x18\x05 \x03(\x0b\x32\x1e.outrider.v1.DraftDistribution\x12+\n\ncandidates\x18\x06 \x03(\x0b\x32\x17.outrider.v1.Candidates\x12\x0c\n\x04line\x18\x07 \x01(\x05\x12\x32\n\x0frunner_up_lines\x18\x08 \x03(\x0b\x32\x19.outrider.v1.RunnerUpLine\"\x82\x01\n\x0cRunnerUpLine\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12\x13\n\x0bparent_line\x18\x02 \x01(\x05\x12\x15\n\rfork_position\x18\x03 \x01(\x05\x12\x10\n\x08position\x18\x04 \x01(\x05\x12\x11\n\ttoken_ids\x18\x05 \x03(\x05\x12\x13\n\x0b\x63onfidences\x18\x06 \x01(\x0c\"7\n\x11\x44raftDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0f\n\x07weights\x18\x02 \x03(\x05*r\n\x10TranslationLevel\x12!\n\x1dTRANSLATION_LEVEL_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRANSLATION_LEVEL_TOKENS\x10\x01\x12\x1d\n\x19TRANSLATION_LEVEL_STRINGS\x10\x02\x32\xf6\x03\n\x0c\x44raftService\x12G\n\x08GetModel\x12\x1c.outrider.v1.GetModelRequest\x1a\x1d.outrider.v1.GetModelResponse\x12[\n\x0eListVocabulary\x12\".outrider.v1.ListVocabularyRequest\x1a#.outrider.v1.ListVocabularyResponse0\x01\x12^\n\x0fLearnVocabulary\x12#.outrider.v1.LearnVocabularyRequest\x1a$.outrider.v1.LearnVocabularyResponse(\x01\x12\x42\n\x05\x44raft\x12\x19.outrider.v1.DraftRequest\x1a\x1a.outrider.v1.DraftResponse(\x01\x30\x01\x12G\n\x08Rollback\x12\x1c.outrider.v1.RollbackRequest\x1a\x1d.outrider.v1.RollbackResponse\x12S\n\x0c\x43loseSession\x12 .outrider.v1.CloseSessionRequest\x1a!.outrider.v1.CloseSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.draft_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSLATIONLEVEL']._serialized_start=1488
-  _globals['_TRANSLATIONLEVEL']._serialized_end=1602
+  _globals['_TRANSLATIONLEVEL']._serialized_start=1534
+  _globals['_TRANSLATIONLEVEL']._serialized_end=1648
   _globals['_LEARNVOCABULARYREQUEST']._serialized_start=75
   _globals['_LEARNVOCABULARYREQUEST']._serialized_end=226
   _globals['_VOCABULARYINTRODUCTION']._serialized_start=228
@@ -43,15 +43,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTREQUEST']._serialized_start=456
   _globals['_DRAFTREQUEST']._serialized_end=565
   _globals['_DRAFTORDER']._serialized_start=568
-  _globals['_DRAFTORDER']._serialized_end=773
-  _globals['_DRAFTRESPONSE']._serialized_start=776
-  _globals['_DRAFTRESPONSE']._serialized_end=1043
-  _globals['_DRAFTFRAME']._serialized_start=1046
-  _globals['_DRAFTFRAME']._serialized_end=1296
-  _globals['_RUNNERUPLINE']._serialized_start=1299
-  _globals['_RUNNERUPLINE']._serialized_end=1429
-  _globals['_DRAFTDISTRIBUTION']._serialized_start=1431
-  _globals['_DRAFTDISTRIBUTION']._serialized_end=1486
-  _globals['_DRAFTSERVICE']._serialized_start=1605
-  _globals['_DRAFTSERVICE']._serialized_end=2107
+  _globals['_DRAFTORDER']._serialized_end=819
+  _globals['_DRAFTRESPONSE']._serialized_start=822
+  _globals['_DRAFTRESPONSE']._serialized_end=1089
+  _globals['_DRAFTFRAME']._serialized_start=1092
+  _globals['_DRAFTFRAME']._serialized_end=1342
+  _globals['_RUNNERUPLINE']._serialized_start=1345
+  _globals['_RUNNERUPLINE']._serialized_end=1475
+  _globals['_DRAFTDISTRIBUTION']._serialized_start=1477
+  _globals['_DRAFTDISTRIBUTION']._serialized_end=1532
+  _globals['_DRAFTSERVICE']._serialized_start=1651
+  _globals['_DRAFTSERVICE']._serialized_end=2153
 # @@protoc_insertion_point(module_scope)

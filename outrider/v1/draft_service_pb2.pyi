@@ -54,7 +54,7 @@ class DraftRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., order: _Optional[_Union[DraftOrder, _Mapping]] = ...) -> None: ...
 
 class DraftOrder(_message.Message):
-    __slots__ = ("order", "committed", "draft_until", "frame_token_count", "stop_below_confidence", "parallel_line_count", "split_probability")
+    __slots__ = ("order", "committed", "draft_until", "frame_token_count", "stop_below_confidence", "parallel_line_count", "split_probability", "hidden_rows")
     ORDER_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     DRAFT_UNTIL_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class DraftOrder(_message.Message):
     STOP_BELOW_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     PARALLEL_LINE_COUNT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_ROWS_FIELD_NUMBER: _ClassVar[int]
     order: int
     committed: _common_pb2.TokenSpan
     draft_until: int
@@ -69,7 +70,8 @@ class DraftOrder(_message.Message):
     stop_below_confidence: int
     parallel_line_count: int
     split_probability: float
-    def __init__(self, order: _Optional[int] = ..., committed: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_until: _Optional[int] = ..., frame_token_count: _Optional[int] = ..., stop_below_confidence: _Optional[int] = ..., parallel_line_count: _Optional[int] = ..., split_probability: _Optional[float] = ...) -> None: ...
+    hidden_rows: _common_pb2.HiddenRows
+    def __init__(self, order: _Optional[int] = ..., committed: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_until: _Optional[int] = ..., frame_token_count: _Optional[int] = ..., stop_below_confidence: _Optional[int] = ..., parallel_line_count: _Optional[int] = ..., split_probability: _Optional[float] = ..., hidden_rows: _Optional[_Union[_common_pb2.HiddenRows, _Mapping]] = ...) -> None: ...
 
 class DraftResponse(_message.Message):
     __slots__ = ("frame", "missing", "busy", "context_full", "completed_order", "service_time")

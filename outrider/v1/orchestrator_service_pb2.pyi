@@ -492,7 +492,7 @@ class SourceStatistics(_message.Message):
     def __init__(self, name: _Optional[str] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., decided_token_count: _Optional[int] = ..., agreed_token_count: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ControllerView(_message.Message):
-    __slots__ = ("token_rate", "plain_token_rate", "acceptance", "draft_token_duration", "draft_latency_duration", "round_overhead_duration", "run_ahead", "decode_costs", "takes_turns", "target_alone_token_rate", "forecast_token_rate")
+    __slots__ = ("token_rate", "plain_token_rate", "acceptance", "draft_token_duration", "draft_latency_duration", "round_overhead_duration", "run_ahead", "decode_costs", "takes_turns", "target_alone_token_rate", "forecast_token_rate", "head")
     TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
     PLAIN_TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -504,6 +504,7 @@ class ControllerView(_message.Message):
     TAKES_TURNS_FIELD_NUMBER: _ClassVar[int]
     TARGET_ALONE_TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
     FORECAST_TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     token_rate: float
     plain_token_rate: float
     acceptance: float
@@ -515,7 +516,8 @@ class ControllerView(_message.Message):
     takes_turns: bool
     target_alone_token_rate: float
     forecast_token_rate: float
-    def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ..., takes_turns: bool = ..., target_alone_token_rate: _Optional[float] = ..., forecast_token_rate: _Optional[float] = ...) -> None: ...
+    head: bool
+    def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ..., takes_turns: bool = ..., target_alone_token_rate: _Optional[float] = ..., forecast_token_rate: _Optional[float] = ..., head: bool = ...) -> None: ...
 
 class EngineTime(_message.Message):
     __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration", "step_count", "runner_up_duration")

@@ -124,7 +124,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("round", "prefix", "row_form", "sent_ahead", "mirostat_mu", "draft", "continuation")
+    __slots__ = ("round", "prefix", "row_form", "sent_ahead", "mirostat_mu", "draft", "continuation", "wants_hidden_rows")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     ROW_FORM_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,7 @@ class VerifyRound(_message.Message):
     MIROSTAT_MU_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     CONTINUATION_FIELD_NUMBER: _ClassVar[int]
+    WANTS_HIDDEN_ROWS_FIELD_NUMBER: _ClassVar[int]
     round: int
     prefix: _common_pb2.TokenSpan
     row_form: _common_pb2.RowForm
@@ -139,7 +140,8 @@ class VerifyRound(_message.Message):
     mirostat_mu: float
     draft: RoundDraft
     continuation: Continuation
-    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., draft: _Optional[_Union[RoundDraft, _Mapping]] = ..., continuation: _Optional[_Union[Continuation, _Mapping]] = ...) -> None: ...
+    wants_hidden_rows: bool
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., draft: _Optional[_Union[RoundDraft, _Mapping]] = ..., continuation: _Optional[_Union[Continuation, _Mapping]] = ..., wants_hidden_rows: bool = ...) -> None: ...
 
 class RoundDraft(_message.Message):
     __slots__ = ("token_ids", "survivals", "parents", "decode_token_limit")
@@ -176,7 +178,7 @@ class OwnDraftTokens(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time", "cached_token_count", "position", "drafted_token_count", "own_drafts")
+    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time", "cached_token_count", "position", "drafted_token_count", "own_drafts", "hidden_rows")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +190,7 @@ class VerifyResponse(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     OWN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_ROWS_FIELD_NUMBER: _ClassVar[int]
     round: int
     rows: Rows
     missing: _common_pb2.Missing
@@ -199,7 +202,8 @@ class VerifyResponse(_message.Message):
     position: int
     drafted_token_count: int
     own_drafts: _containers.RepeatedCompositeFieldContainer[OwnDraftTokens]
-    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., position: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., own_drafts: _Optional[_Iterable[_Union[OwnDraftTokens, _Mapping]]] = ...) -> None: ...
+    hidden_rows: _common_pb2.HiddenRows
+    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., position: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., own_drafts: _Optional[_Iterable[_Union[OwnDraftTokens, _Mapping]]] = ..., hidden_rows: _Optional[_Union[_common_pb2.HiddenRows, _Mapping]] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("first_row", "token_ids", "distributions", "logits", "candidates", "logprobs", "mirostat_mus", "answered_row_count")

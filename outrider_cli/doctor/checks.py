@@ -8,6 +8,7 @@ from enum import Enum
 
 from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.footprint import Gpu
+from outrider.engine.heads import CarriedHead
 from outrider.engine.thread_choice import thread_choices
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_profile
@@ -265,6 +266,12 @@ class ModelFile:
     error: str = ""
     is_loaded: bool = True  # to see what it does
     context: int = 0  # tokens of a session, as it would be hosted; 0 where unknown
+    head: CarriedHead | None = None  # in it, or all of it
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the file holds nothing but a head."""
+        return self.head is not None and self.head.head.is_alone
 
 
 def judge_sizes(target: ModelFile, draft: ModelFile) -> list[Finding]:
@@ -320,6 +327,9 @@ def judge_pairing(
         words += [right] if right else []
         remedy = "a draft of the target's own family is accepted more often (--same-vocabulary)"
         return Finding("pair", Severity.NOTE, "; ".join(words), remedy)
+    if rule == "head":
+        remedy = "take a head of this target, which keeps what heads read (--hidden-rows)"
+        return Finding("pair", Severity.PROBLEM, mismatch, remedy)
     message = f"the vocabularies do not match (rule: {rule}): {mismatch}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
     return Finding("pair", Severity.PROBLEM, message, remedy)

@@ -131,11 +131,21 @@ def _hosted(
 ) -> list[PlannedModel]:
     """Return the models to host: what is given; without a target, and a peer, what is bundled."""
     target, draft = model, draft_model
-    if whole_pair and target is None and BUNDLED_TARGET.is_file():
+    is_pair = whole_pair and (draft is None or not _is_head(draft))
+    if is_pair and target is None and BUNDLED_TARGET.is_file():
         target, draft = BUNDLED_TARGET, draft or BUNDLED_DRAFT
     draft_engine = replace(draft_engine, context=draft_engine.context or engine.context)
     both = (("target", target, engine), ("draft", draft, draft_engine))
     return [PlannedModel(role, path, options) for role, path, options in both if path]
+
+
+def _is_head(path: Path) -> bool:
+    from outrider.engine.gguf_check import is_head
+    from outrider.errors import InvalidConfig
+
+    with suppress(InvalidConfig):  # what is wrong with the file is told later
+        return is_head(path)
+    return False
 
 
 def _look(
@@ -172,8 +182,11 @@ def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
     """Return what is found about this machine as a host of models."""
     from outrider.memory import available_memory
     from outrider_cli.doctor import checks, model_checks
+    from outrider_cli.doctor.head_checks import judge_heads
 
     configs = {one.role: one.options.config(one.path, one.role == "draft") for one in hosted}
+    if "draft" not in configs and "target" in configs:  # it drafts for itself, where it can
+        configs["target"] = replace(configs["target"], mtp=True)
     library = _library(hosted)
     files = [_file(one, measure) for one in hosted]
     tried = _try_llama(library, files, configs, measure)
@@ -189,6 +202,7 @@ def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
     return [
         *checks.judge_build(library, tried.trial),
         *model_checks.judge_models(files),
+        *judge_heads(files, tried.report.get("missing", {}), tried.report.get("head_fault", "")),
         *model_checks.judge_memory(placed, gpus, available_memory()),
         *model_checks.judge_decodes(tried.report.get("decode_ms", ()), costs.get("draft_ms")),
         *_pair(files, placed, tried),
@@ -224,7 +238,8 @@ def _library(hosted: Sequence[PlannedModel]) -> LlamaBuild:
 
 def _file(one: PlannedModel, measure: bool) -> ModelFile:
     """Return what can be said of a model's file without llama.cpp."""
-    from outrider.engine.gguf_check import check_gguf
+    from outrider.engine.gguf_check import check_draft, check_gguf
+    from outrider.engine.heads import carried
     from outrider.errors import OutriderError
     from outrider_cli.doctor.checks import MEASURABLE_BYTES, ModelFile
 
@@ -232,9 +247,16 @@ def _file(one: PlannedModel, measure: bool) -> ModelFile:
     try:
         if not one.path.exists():
             return ModelFile(role=one.role, name=name, error=f"there is no file {one.path}")
-        size = sum(part.stat().st_size for part in check_gguf(one.path).files)
-        is_loaded = measure or size < MEASURABLE_BYTES
-        return ModelFile(role=one.role, name=name, size=size, is_loaded=is_loaded)
+        checked = (check_draft if one.role == "draft" else check_gguf)(one.path)
+        size = sum(part.stat().st_size for part in checked.files)
+        file = ModelFile(
+            role=one.role,
+            name=name,
+            size=size,
+            is_loaded=measure or size < MEASURABLE_BYTES,
+            head=carried(checked.head, checked.tensor_bytes),
+        )
+        return replace(file, is_loaded=False) if file.is_head else file
     except OutriderError as error:
         return ModelFile(role=one.role, name=name, error=str(error).removeprefix("model: "))
     except OSError as error:
@@ -264,10 +286,12 @@ def _try_llama(
 
     if not library.version:
         return Probed()
-    sound = [file for file in files if not file.error]
+    sound = [file for file in files if not file.error and not file.is_head]
+    head = next((file.role for file in files if file.is_head and not file.error), None)
     loaded = {file.role: file.size for file in sound if file.is_loaded}
     order = {
         "hosted": {file.role: _values(configs[file.role]) for file in sound},
+        "head": _values(configs[head]) if head else None,
         "trials": _trials(loaded, configs),
         "together": {role: _trial_values(configs[role], _SMALL_BYTES) for role in loaded},
     }

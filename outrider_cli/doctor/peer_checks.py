@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from orchestrator.chat.template import ChatTemplate
@@ -17,6 +17,7 @@ from outrider_cli.doctor.checks import (
     median_of,
     show_time,
 )
+from outrider_cli.forecasting import LIKELY, on_one_machine, reach
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_kernels, show_layout, show_profile
 
@@ -145,6 +146,29 @@ def _judge_link(
     return [Finding("peers", Severity.NOTE, f"{message}: the link sets the speed", remedy)]
 
 
+def judge_head(
+    address: str, target: common.GetModelResponse, head: common.GetModelResponse, trip: float
+) -> list[Finding]:
+    """Return up to which round trip a head in a draft service pays; nothing for other drafts."""
+    if not head.head or not target.decode_costs or not head.decode_costs:
+        return []
+    measured = replace(
+        on_one_machine(),
+        decode_costs=tuple((e.row_count, e.milliseconds / 1e3) for e in target.decode_costs),
+        draft_token_seconds=head.decode_costs[0].milliseconds / 1e3,
+        head=True,
+    )
+    far = reach(measured, LIKELY)
+    message = f"the head at {address} drafts after each round of its target: it pays up to a round "
+    message += f"trip of {show_time(far)}, at {100 * LIKELY:.0f} % accepted"
+    if not far:
+        message = f"the head at {address} does not pay, at {100 * LIKELY:.0f} % accepted"
+    if trip < far:
+        return [Finding("pair", Severity.OK, f"{message}; it is {show_time(trip)} away")]
+    remedy = "run it nearer, or in the target's own process (outrider target --draft-model)"
+    return [Finding("pair", Severity.NOTE, f"{message}; it is {show_time(trip)} away", remedy)]
+
+
 def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
     """Return what an orchestrator says of its own peers."""
     ready = [peer for peer in status.peers if peer.state == messages.PEER_STATE_READY]
@@ -157,6 +181,9 @@ def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
         findings.append(Finding("peers", Severity.OK, message))
         if peer.role == "target" and peer.model.chat_template:
             findings.append(judge_chat_template(peer.model))
+        if peer.role == "draft":
+            targets = [each.model for each in ready if each.role == "target"]
+            findings += judge_head(peer.address, targets[0], peer.model, trip) if targets else []
         if peer.role == "target":
             between = f"the orchestrator and its target at {peer.address}"
             findings += _judge_link(peer.address, between, trip, peer.model)

@@ -26,7 +26,7 @@ from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
 from outrider.vocabulary_pieces import LESSON_BYTES, VocabularyReader, lesson, vocabulary_key
 from outrider_cli.doctor.checks import Finding, judge_pairing
-from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer
+from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer, judge_head
 
 ROLES = ("orchestrator", "target", "draft")
 
@@ -93,9 +93,14 @@ async def compare(target: str, draft: str, security: ClientSecurity) -> list[Fin
         async with open_channel(target, security) as one, open_channel(draft, security) as other:
             stubs: list[Any] = [TargetServiceStub(one), DraftServiceStub(other)]
             described = [await _model(stub, metadata) for stub in stubs]
+            handshake.check_head(*described)
             translated = await _translation(described, stubs, metadata)
             if translated is not None:
                 return [translated]
+            begin = time.perf_counter()
+            described[1] = await _model(stubs[1], metadata)
+            trip = time.perf_counter() - begin
+            head = judge_head(draft, described[0], described[1], trip)
             if handshake.check_vocabularies(described[0].vocabulary, described[1].vocabulary):
                 names = [await _list_names(stub, metadata) for stub in stubs]
                 handshake.check_names(names[0], names[1])
@@ -103,7 +108,7 @@ async def compare(target: str, draft: str, security: ClientSecurity) -> list[Fin
         return [judge_pairing(str(error), error.metadata["rule"])]
     except (InvalidConfig, grpc.aio.AioRpcError):
         return []
-    return [judge_pairing()]
+    return [judge_pairing(), *head]
 
 
 async def _translation(

@@ -18,14 +18,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from outrider import handshake
-from outrider.engine.calibrate import decode_costs, exact_padding, history, rejection_cost
+from outrider.engine.calibrate import (
+    can_be_exact,
+    decode_costs,
+    exact_padding,
+    history,
+    rejection_cost,
+)
 from outrider.engine.model import Chunk, Model, Numerics, Rollback
 from outrider.engine.profile import choose, plain_costs
 from outrider.engine.translating import needed_translation
-from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
+from outrider.errors import DecodeFailed, InvalidConfig, OutriderError, VocabularyMismatch
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import choose_kernels, llama_config, load_llama
 from outrider.model_service.servicer import describe_vocabulary
+from outrider.speculation import HeadKind
 from outrider.translation import TokenTable, Translation
 from outrider.v1 import common_pb2 as common
 from outrider.vocabularies import compare
@@ -52,7 +59,8 @@ def main() -> None:
         pair = {role: _read(role, config.model) for role, config in configs.items()}
         if len(pair) == 2 and all(pair.values()):
             translation = _tell_pair(pair["target"], pair["draft"])
-        _tell_footprints({role: configs[role] for role, found in pair.items() if found})
+        read = {role: configs[role] for role, found in pair.items() if found}
+        _tell_footprints(read, _config(order["head"]) if order["head"] else None)
         # A model that cannot be read says nothing about the build.
         trials = [trial for trial in order["trials"] if pair.get(trial["role"], ()) is not None]
         if trials:
@@ -105,6 +113,7 @@ def _load(config: ModelConfig) -> Model:
 def _tell_library() -> None:
     _begin(TrialStep.IMPORT)
     from outrider.engine.llama_devices import gpus
+    from outrider.engine.llama_heads import missing_functions
     from outrider.engine.llama_library import (
         gpu_fault,
         has_untried_amx,
@@ -116,14 +125,20 @@ def _tell_library() -> None:
     _print(system_info=system_info(), offloads=offloads(), gpu_fault=gpu_fault())
     _print(gpus=[asdict(gpu) for gpu in gpus()])
     _print(unused=unused_features(), untried_amx=has_untried_amx())
+    _print(missing={kind.value: missing_functions(kind) for kind in HeadKind})
 
 
-def _tell_footprints(configs: dict[str, ModelConfig]) -> None:
-    """Report what each model would take of every device's memory."""
-    from outrider.engine.llama_footprint import footprint
+def _tell_footprints(configs: dict[str, ModelConfig], head: ModelConfig | None) -> None:
+    """Report what each model, and a head beside its target, would take of every device's memory."""
+    from outrider.engine.llama_footprint import footprint, head_footprint
 
     _begin(TrialStep.MEMORY)
     found = {role: footprint(llama_config(config)) for role, config in configs.items()}
+    if head is not None and "target" in configs:
+        try:
+            found["draft"] = head_footprint(llama_config(head), llama_config(configs["target"]))
+        except InvalidConfig as error:
+            _print(head_fault=str(error).partition(": ")[2])
     _print(footprints={role: asdict(each) for role, each in found.items()})
 
 
@@ -190,7 +205,7 @@ def _try(role: str, values: dict[str, Any]) -> Numerics | None:
     decode_one(model)
     if role == "target":
         _begin(TrialStep.NUMERICS)
-        padding = exact_padding(model)
+        padding = exact_padding(model) if can_be_exact(model.describe()) else None
         model.pad_multiple = 1
         decodes = decode_costs(model, perf_counter)
         plain = plain_costs(decodes, padding)

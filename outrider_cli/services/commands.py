@@ -105,7 +105,7 @@ def target(
     draft_model: OwnDraftModel = None,
     own_draft: Annotated[
         bool,
-        typer.Option(help="Draft with the MTP head in the model's file, without --draft-model."),
+        typer.Option(help="Draft with --draft-model, or else the MTP head in the model's file."),
     ] = True,
     listen: Listen = TARGET_ADDRESS,
     engine: ModelOptions = ModelOptions(),
@@ -134,7 +134,7 @@ def target(
         same_vocabulary=same_vocabulary,
         server=server.config(listen),
         model=replace(engine.config(model), mtp=own_draft and draft_model is None),
-        draft=own.config(draft_model, is_draft=True) if draft_model is not None else None,
+        draft=own.config(draft_model, is_draft=True) if draft_model and own_draft else None,
     )
     serve("target", config, run)
 

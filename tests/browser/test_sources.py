@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.speculation import DRAFTERS
+from outrider.speculation import DRAFTERS, LOCAL_DRAFTERS
 from tests.browser.test_page import CONTRAST
 from tests.support.browser import Browser, until
 from tests.support.scripted_gateway import Gateway, Round, Script
@@ -108,6 +108,18 @@ def test_where_the_model_drafts_alone_no_letter_and_no_second_legend_is_there(
     assert [row[0] for row in table(page)] == ["model"]
 
 
+def test_where_a_head_drafts_alone_the_legend_names_it_and_no_letter_is_there(
+    page: Browser, gateway: Gateway
+):
+    generate(page, gateway, Script([Round([" a", " b"], 2, " c", sources=["mtp", "mtp"])] * 2))
+    assert [each.strip() for each in page.texts("#source-legend li")] == ["4 mtp"]
+    assert page.count(".token[data-mark]") == 0
+    assert [row[0] for row in table(page)] == ["mtp"]
+    page.hover(".token.from-mtp")
+    told = dict(zip(page.texts("#tip dt"), page.texts("#tip dd"), strict=True))
+    assert told["source"] == "mtp: the target's MTP head"
+
+
 def test_a_gateway_that_names_no_sources_is_not_said_to_have_drafted_nothing(
     page: Browser, gateway: Gateway
 ):
@@ -140,7 +152,8 @@ def test_every_source_can_be_read_and_fits(
             assert 4.5 <= page.run(CONTRAST, place) <= 21, (name, place)
     colours = {page.style(f".token.from-{name}", "color") for name in DRAFTERS}
     letters = {page.run(LETTER, f"#sources .from-{name}") for name in DRAFTERS}
-    assert len(colours) == len(letters) == len(DRAFTERS)
+    assert len(letters) == len(DRAFTERS)
+    assert len(colours) == 1 + len(LOCAL_DRAFTERS)  # models have the colour of all that is drafted
     assert page.run("return document.documentElement.scrollWidth") == width
     box, rows = page.run(
         "return ['section:has(#sources)', '#sources'].map((s) =>"

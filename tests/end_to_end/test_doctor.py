@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,7 +22,9 @@ import outrider
 import outrider_cli
 from model_making.reordered import shortened
 from tests.support.processes import DRAFT, TARGET, ServiceProcess, free_port
+from tests.support.tiny_architectures import write_architecture
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model, write_pair
+from tests.support.tiny_heads import write_eagle3, write_mtp
 
 ROOT = Path(outrider.__file__).parents[1]
 ELSEWHERE = ("--target", "127.0.0.1:1")
@@ -252,6 +255,37 @@ def test_a_pair_that_does_not_match_is_told_with_the_token(tmp_path: Path):
         "draft 'other'; of the draft's 320 tokens the target, which has 320, has 319"
         in (problem["message"])
     )
+
+
+@pytest.mark.fault(
+    "crash",
+    "`outrider doctor` with a hybrid target, such as Qwen3.5",
+    before="it took the target for one that may run under `exact`, and called llama.cpp broken",
+    now="bits are compared where `exact` may be offered alone",
+)
+def test_a_hybrid_target_is_fine(tmp_path: Path):
+    path = write_architecture(tmp_path / "m.gguf", "qwen35")
+    found = findings("--model", str(path), "--listen", f"127.0.0.1:{free_port()}")
+    assert not [each for each in found if each["level"] == "problem"]
+    assert of(found, "numerics")[0]["message"].startswith("native")
+
+
+def test_heads_are_told_with_their_targets_and_counted_in_the_memory(tmp_path: Path):
+    listen = ("--listen", f"127.0.0.1:{free_port()}")
+    target = ("--model", str(write_mtp(tmp_path / "m.gguf", "qwen35")), *listen)
+    [head] = of(findings(*target), "head")
+    assert head["level"] == "ok" and "an MTP head in its file, 1 block of" in head["message"]
+    eagle3 = ("--draft-model", str(write_eagle3(tmp_path / "e.gguf", (0, 1, 2))))
+    beside = findings(*target, *eagle3)
+    [_, file] = of(beside, "head")
+    assert file["level"] == "ok" and "reads the layers 0, 1, 2" in file["message"]
+    assert re.search(r"draft: weights .*, 4 sessions of", of(beside, "memory")[0]["message"])
+    alone = findings(*eagle3, *listen)
+    assert not any("target:" in each["message"] for each in alone)
+    other = ("--draft-model", str(write_mtp(tmp_path / "h.gguf", "glm4moe", is_alone=True)))
+    wrong = [each for each in findings(*target, *other) if each["level"] == "problem"]
+    told = "draft: h.gguf is an MTP head of glm4moe, and the target is qwen35"
+    assert [each["message"] for each in wrong] == [told]
 
 
 def test_a_small_context_and_a_large_draft_are_notes(tmp_path: Path):

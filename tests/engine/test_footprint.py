@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 
 from outrider.engine.footprint import CPU, DeviceShare, Footprint, read_footprint
-from outrider.engine.gguf_check import check_gguf
-from outrider.engine.llama_footprint import footprint
+from outrider.engine.gguf_check import check_draft, check_gguf
+from outrider.engine.hidden_rows import rows_bytes
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_footprint import footprint, head_footprint
+from outrider.engine.llama_library import log_lines
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.errors import InvalidConfig
-from tests.support.tiny_architectures import write_architecture
+from tests.support.tiny_architectures import HEAD, WIDTH, write_architecture
 from tests.support.tiny_gguf import Shape, write_model
+from tests.support.tiny_heads import write_dflash, write_eagle3, write_mtp
 
 import llama_cpp as ll  # isort: skip  (outrider.engine sets its environment first)
 
@@ -71,6 +76,78 @@ def test_caches_grow_with_sessions_and_shrink_with_their_type(path: Path) -> Non
 def test_states_and_windows_are_counted(tmp_path: Path, name: str) -> None:
     path = write_architecture(tmp_path / "m.gguf", name)
     assert only(footprint(config_of(path, context=64))).caches > 0
+
+
+READ = 0, 1, 1  # the layers that a head reads
+BLOCK = re.compile(r"blk\.2\.")  # the head's
+
+
+def real_sizes(lines: list[str]) -> tuple[int, int]:
+    """Return the bytes of caches and of graphs that llama.cpp allocated."""
+    said = "".join(lines)
+    found = (re.findall(rf"{name} buffer size = +([\d.]+) MiB", said) for name in ("KV", "compute"))
+    caches, graphs = (sum(map(float, sizes)) for sizes in found)
+    return round(caches * MIB), round(graphs * MIB)
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35"])
+def test_a_targets_head_is_counted_as_it_is_allocated(tmp_path: Path, architecture: str) -> None:
+    path = write_mtp(tmp_path / "m.gguf", architecture)
+    plain, both = (only(footprint(config_of(path, mtp=mtp))) for mtp in (False, True))
+    sizes = check_gguf(path).tensor_bytes
+    assert both.weights == sum(sizes.values())
+    its_own = sum(size for name, size in sizes.items() if BLOCK.match(name))
+    assert both.weights - plain.weights == its_own > 0
+    model = LlamaModel(config_of(path, mtp=True))
+    with log_lines() as lines:
+        head = model.open_head()
+    caches, compute = real_sizes(lines)
+    head.close()
+    model.close()
+    rows = 3 * rows_bytes(WIDTH)
+    assert both.caches - plain.caches == pytest.approx(caches + rows, abs=0.01 * MIB)
+    assert both.compute - plain.compute == pytest.approx(compute, abs=0.01 * MIB)
+    assert footprint(config_of(path, mtp=True)).split_count == 1
+
+
+def test_a_head_that_is_not_used_takes_nothing(tmp_path: Path) -> None:
+    def leave_out(tensors: dict[str, Any]) -> None:
+        del tensors["blk.2.nextn.hnorm.weight"]
+
+    with pytest.raises(InvalidConfig, match="hnorm"):  # by llama.cpp, which wants it all the same
+        footprint(config_of(write_mtp(tmp_path / "m.gguf", "qwen35", edit=leave_out), mtp=True))
+    plain = write_architecture(tmp_path / "p.gguf", "qwen35")
+    assert footprint(config_of(plain, mtp=True)) == footprint(config_of(plain))
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("kind", ["mtp", "eagle3", "dflash", "dspark"])
+def test_a_head_in_a_file_of_its_own_is_counted_beside_its_target(
+    tmp_path: Path, kind: str
+) -> None:
+    path, heads, rows = tmp_path / "head.gguf", 1, 1
+    if kind == "mtp":
+        write_mtp(path, "qwen35", is_alone=True)
+    elif kind == "eagle3":
+        write_eagle3(path, READ)
+        heads, rows = 4, 3
+    else:
+        write_dflash(path, has_markov=kind == "dspark", layers=READ)
+        rows = 3
+    target = config_of(write_mtp(tmp_path / "m.gguf", "qwen35"))
+    share = only(head_footprint(config_of(path, context=0), target))
+    assert share.weights == sum(check_draft(path).tensor_bytes.values())
+    cells = 3 * 512 * heads * HEAD * 2 * 2  # of keys and of values, two bytes a number
+    assert share.caches == pytest.approx(cells + rows * 3 * rows_bytes(WIDTH), abs=0.01 * MIB)
+    assert share.compute > 0
+
+
+def test_a_head_that_does_not_go_with_its_target_is_not_sized(tmp_path: Path) -> None:
+    target = config_of(write_mtp(tmp_path / "m.gguf", "qwen35"))
+    head = config_of(write_eagle3(tmp_path / "e.gguf", (0, 1, 3)))
+    with pytest.raises(InvalidConfig, match=r"e.gguf is .* reads layers 0, 1, 3; .* has 2"):
+        head_footprint(head, target)
 
 
 def test_what_cannot_be_loaded_is_refused(path: Path) -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from outrider.engine.gguf_check import check_draft
 from outrider.engine.guesser import guesser
 from outrider.engine.head_draft import Head, HeadDraft, Pairs
-from outrider.engine.hidden_rows import HIDDEN_ROWS
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
 from outrider.engine.job import Job, JobSteps, Lease, Step
@@ -25,6 +24,7 @@ from outrider.engine.model import Chunk, Numerics
 from outrider.engine.own_draft import DraftAsk, DraftLine
 from outrider.errors import InvalidConfig
 from outrider.messages import Rule, SessionParameters
+from outrider.row_window import HIDDEN_ROWS
 from outrider.sampling import SamplingParameters
 from tests.support.tiny_heads import (
     MTP_BLOCKS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.heads import HeadKind
 from outrider.engine.llama_heads import head_functions, mangled, missing_functions
+from outrider.speculation import HeadKind
 
 EXPORTED = {
     "llama_set_embeddings_nextn": "_Z26llama_set_embeddings_nextnP13llama_contextbb",

@@ -24,6 +24,7 @@ from outrider.errors import (
     Unauthenticated,
 )
 from outrider.speculation import DraftTemplate
+from outrider.v1 import common_pb2 as common
 from tests.support.fake_orchestrator import VOCABULARY, FakeOrchestrator
 from tests.support.gateway import serving
 
@@ -554,6 +555,21 @@ async def test_properties_describe_the_target():
     assert properties["default_generation_settings"]["n_ctx"] == 512
     assert properties["default_generation_settings"]["params"]["top_k"] == 40
     assert (properties["total_slots"], properties["chat_template"]) == (4, "{{ messages }}")
+
+
+@pytest.mark.parametrize(
+    ("own_draft", "name"),
+    [
+        (common.OwnDraft(head=common.HEAD_KIND_MTP), "mtp"),
+        (common.OwnDraft(model_name="small"), "model"),
+        (None, None),
+    ],
+)
+async def test_properties_name_what_drafts_in_the_targets_process(
+    own_draft: common.OwnDraft | None, name: str | None
+) -> None:
+    async with serving(FakeOrchestrator(own_draft=own_draft)) as url:
+        assert (await get(f"{url}/props")).json()["own_draft"] == name
 
 
 @pytest.mark.fault(

@@ -20,7 +20,8 @@ from outrider.engine.model import Chunk, Numerics, Row
 from outrider.engine.own_draft import DraftLine
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import llama_config, open_own_head
-from outrider.speculation import Speculation
+from outrider.speculation import HeadKind, Speculation
+from outrider.v1 import common_pb2 as common
 from tests.support.services import (
     TARGET,
     ModelProcess,
@@ -67,7 +68,12 @@ async def test_a_text_is_the_same_with_it(tmp_path: Path, temperature: float) ->
                 drafted = done.statistics.drafted_token_count
                 if drafted:
                     break
+            model = orchestrator.orchestrator.status().peers[0].model
+            assert model.own_draft.head == (common.HEAD_KIND_MTP if mtp else 0)
     assert drafted > 0 and all(text == texts[0] for text in texts)
+    [head] = [source for source in done.statistics.sources if source.drafted_token_count]
+    assert (head.name, head.drafted_token_count) == ("mtp", drafted)
+    assert head.duration.ToNanoseconds() > 0
 
 
 def test_a_model_is_loaded_with_its_head_where_that_is_configured() -> None:
@@ -78,7 +84,7 @@ def test_a_model_is_loaded_with_its_head_where_that_is_configured() -> None:
 def test_a_target_opens_its_head_as_its_draft(tmp_path: Path, architecture: str) -> None:
     model = load(write_mtp(tmp_path / "m.gguf", architecture))
     draft = open_own_head(model)
-    assert draft is not None and draft.name == "m mtp"
+    assert draft is not None and (draft.name, draft.head_kind) == ("m", HeadKind.MTP)
     assert 0 < draft.weight_bytes < model.describe().weight_bytes
     assert draft.costs.token > 0 and draft.costs.read == 0.0
     draft.close()

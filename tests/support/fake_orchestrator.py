@@ -63,10 +63,15 @@ class FakeOrchestrator:
     that ended or were closed, `requests` are those seen.
     """
 
-    def __init__(self, text: str = "Hello, wörld!", template: str = "") -> None:
+    def __init__(
+        self,
+        text: str = "Hello, wörld!",
+        template: str = "",
+        own_draft: common.OwnDraft | None = None,
+    ) -> None:
         self.text = text
         self.texts: list[str] = []
-        self.template = template
+        self.template, self.own_draft = template, own_draft
         self.renders = False  # with that template, in place of lines
         self.controls: tuple[str, ...] = ()  # names in the text that are control tokens
         self.predicted = (0, 0)  # tokens of the request's prediction that stand, and that do not
@@ -241,6 +246,7 @@ class FakeOrchestrator:
             embedding_width=64,
             file_type="F16",
             chat_template=self.template,
+            own_draft=self.own_draft,
             vocabulary=common.Vocabulary(
                 token_count=VOCABULARY, bos_token_id=BOS, eos_token_id=EOS, adds_bos=True
             ),

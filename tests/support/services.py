@@ -31,7 +31,7 @@ from outrider.model_service.servicer import ModelService
 from outrider.rpc.channel import open_channel
 from outrider.rpc.security import ANONYMOUS, OPEN, ClientSecurity, ServerSecurity, make_access
 from outrider.rpc.server import Server, ServerConfig
-from outrider.speculation import Policy, Speculation
+from outrider.speculation import MODELS, Policy, Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.draft_service_pb2_grpc import (
@@ -558,8 +558,8 @@ def request(
     prompt_tokens: Sequence[int] = (),
     **speculative: Any,
 ) -> messages.GenerateRequest:
-    """Return a request; what is not named here says how to speculate: with the model alone."""
-    speculative.setdefault("drafters", ["model"])
+    """Return a request; what is not named here says how to speculate: with models alone."""
+    speculative.setdefault("drafters", MODELS)
     asked = messages.GenerateRequest(
         sampling=common.SamplingParameters(temperature=temperature),
         seed=seed,

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from outrider.speculation import DRAFTERS, HeadKind
 from outrider_cli import run
-from outrider_cli.help import COMMON
+from outrider_cli.help import COMMON, SPEC_TYPES
 
 _MOST_LINES = 56
 
@@ -75,6 +76,17 @@ SPELLED = [
     ("up", ("-np", "2"), "sessions", 2),
     ("up", ("-fa", "on"), "flash-attention", "on"),
     ("up", ("--draft-max", "5"), "n-max", 5),
+    ("up", ("--spec-draft-n-max", "5"), "n-max", 5),
+    ("up", ("--spec-draft-model", "a.gguf"), "draft-model", "a.gguf"),
+    ("target", ("-md", "a.gguf"), "draft-model", "a.gguf"),
+    ("target", ("--spec-draft-ngl", "9"), "draft-n-gpu-layers", 9),
+    ("up", ("--spec-type", "draft-mtp"), "drafters", "mtp"),
+    ("generate", ("--spec-type=draft-simple,ngram-cache",), "drafters", "model,ngram"),
+    ("orchestrator", ("--spec-type", "draft-eagle3"), "drafters", "eagle3"),
+    ("up", ("--spec-type", "none", "--spec-draft-n-max", "3"), "n-max", 0),
+    ("up", ("--spec-type", "none"), "own-draft", False),
+    ("target", ("--spec-type", "none", "-md", "a.gguf"), "own-draft", False),
+    ("target", ("--spec-type", "ngram-mod"), "own-draft", False),
     ("up", ("--port", "9000"), "http", "127.0.0.1:9000"),
     ("up", ("--host=0.0.0.0",), "http", "0.0.0.0:8080"),
     ("orchestrator", ("--port=1", "--host", "[::1]"), "http", "[::1]:1"),
@@ -90,6 +102,28 @@ def test_llama_cpps_spellings_mean_the_same_here(
 ) -> None:
     found = json.loads(shown(capsys, "config", "show", "--json", command, *words))
     assert found[command][key] == [value, "flag"]
+
+
+@pytest.mark.parametrize("command", ["up", "target"])
+def test_a_head_stays_on_where_a_spec_type_drafts_with_a_model(command: str, capsys: Any) -> None:
+    words = ("--spec-type", "ngram-mod", "--spec-type", "draft-dflash")
+    found = json.loads(shown(capsys, "config", "show", "--json", command, *words))
+    assert found[command]["own-draft"][0] is True
+
+
+def test_every_spec_type_names_drafters_and_every_head_has_one() -> None:
+    named = {name for names in SPEC_TYPES.values() for name in names}
+    assert {kind.value for kind in HeadKind} < named <= set(DRAFTERS)
+    for kind in HeadKind:
+        assert SPEC_TYPES[f"draft-{kind.value}"] == (kind.value,)
+
+
+def test_an_unknown_spec_type_is_refused_with_those_that_are_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["up", "--spec-type", "draft-oracle"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "'draft-oracle' is none of none, draft-simple" in said
 
 
 def test_an_unknown_spelling_is_answered_with_the_nearest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig, ModelOptions
 from outrider.rpc.security import ClientSecurity, ServerSecurity
-from outrider_cli import settings
+from outrider_cli import run, settings
 from outrider_cli.app import app
 from outrider_cli.options import (
     ClientOptions,
@@ -23,6 +24,7 @@ from outrider_cli.options import (
     arguments,
     spread,
 )
+from outrider_cli.services import commands
 
 Group = ModelOptions | ServerOptions | HttpOptions | ClientOptions | SharingOptions
 
@@ -46,6 +48,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "snapshots": 2,
         "nice": 5,
         "embeddings": True,
+        "hidden_rows": True,
         "kv_cache": "pool",
         "flash_attention": "on",
         "cpu_kernels": "zen4",
@@ -247,6 +250,27 @@ def test_a_targets_own_draft_has_a_panel_of_its_own():
 
 
 # --- what they stand for ---
+
+
+@pytest.mark.parametrize(
+    ("words", "uses_head", "draft"),
+    [
+        ((), True, None),
+        (("--draft-model", "d.gguf"), False, Path("d.gguf")),
+        (("--no-own-draft",), False, None),
+        (("--spec-type", "none", "-md", "d.gguf"), False, None),
+        (("--spec-type", "draft-mtp"), True, None),
+    ],
+)
+def test_a_target_drafts_with_its_head_or_the_file_that_is_named_or_not_at_all(
+    words: Sequence[str], uses_head: bool, draft: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(commands, "serve", lambda role, config, run: served.append(config))
+    assert run(["target", "--model", "m.gguf", *words]) == 0
+    [config] = served
+    assert config.model.mtp is uses_head
+    assert (config.draft and config.draft.model) == draft
 
 
 def test_model_options_become_the_configuration_of_a_service():

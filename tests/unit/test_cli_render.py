@@ -29,7 +29,7 @@ from outrider.client import (
     Token,
 )
 from outrider.messages import Rule
-from outrider.speculation import DRAFTERS
+from outrider.speculation import LOCAL_DRAFTERS, MODELS
 from outrider_cli.chat.state import COMMANDS, ChatState, Reply
 from outrider_cli.render import STYLES, Line, Transcript, Words, source_style, visible, wrapped
 from outrider_cli.statistics import (
@@ -231,8 +231,10 @@ def test_each_source_has_a_line_with_what_it_did_and_cost():
     assert shown(replace(STATISTICS, sources=(idle,)))["suffix"].endswith("   1.2 ms")
 
 
-def test_every_source_has_a_style_of_its_own():
-    assert len({source_style(name) for name in DRAFTERS} - {""}) == len(DRAFTERS)
+def test_every_source_without_a_model_has_a_style_of_its_own():
+    assert {source_style(name) for name in MODELS} == {STYLES[Origin.DRAFTED]}
+    told = {source_style(name) for name in LOCAL_DRAFTERS} - {"", STYLES[Origin.DRAFTED]}
+    assert len(told) == len(LOCAL_DRAFTERS)
     assert source_style("of a later version") == ""
 
 

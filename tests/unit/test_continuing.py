@@ -12,6 +12,7 @@ from orchestrator.completions import _deltas
 from orchestrator.resuming import Repeated
 from outrider.core.actions import Commit, End
 from outrider.core.control import Control
+from outrider.core.counts import SourceCounts
 from outrider.core.generation import Generation
 from outrider.core.plan import Plan
 from outrider.core.rates import DraftRates, Mean
@@ -178,6 +179,20 @@ def test_each_decode_of_a_watched_text_has_its_report() -> None:
     reports = [each.report for each in commits]
     known = [(r.round, r.committed_count, r.draft, r.accepted_count) for r in reports if r]
     assert known == [(1, 4, [5, 8], 1), (2, 6, [7, 11], 2), (3, 9, (), 0)]
+
+
+def test_what_a_head_drafted_is_told_by_its_kind() -> None:
+    known = far_draft()
+    known.costs.own = DraftRates(source="mtp")
+    begun = generation(known=known, is_watched=True)
+    answer = joined(begun)
+    spent = [replace(own, spent=ServiceTime(draft=0.5)) for own in answer.own_drafts]
+    begun.target_wrote(replace(answer, own_drafts=spent), now=0.1)
+    commits = [a for a in begun.next_actions(0.1) if isinstance(a, Commit)]
+    assert [each.report.sources for each in commits if each.report] == [["mtp"] * 2] * 2 + [()]
+    assert begun.counts.sources == {
+        "mtp": SourceCounts(drafted=4, accepted=3, decided=4, agreed=3, seconds=1.0)
+    }
 
 
 def test_the_drafted_round_before_tokens_that_came_with_it_has_its_report() -> None:

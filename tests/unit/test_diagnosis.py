@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from outrider.engine.footprint import CPU, DeviceShare, Footprint, Gpu
+from outrider.engine.heads import CarriedHead, Head
+from outrider.speculation import HeadKind
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
@@ -35,6 +38,7 @@ from outrider_cli.doctor.checks import (
     show_time,
     unmeasured,
 )
+from outrider_cli.doctor.head_checks import judge_heads
 from outrider_cli.doctor.machine import nvidia_driver
 from outrider_cli.doctor.model_checks import Placed, judge_decodes, judge_memory, judge_models
 from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer, judge_peer
@@ -287,6 +291,43 @@ def test_a_file_that_cannot_be_read_is_a_problem():
     findings = judge_models([TARGET, broken])
     assert levels(findings) == [OK, PROBLEM]
     assert findings[1].message == "draft: d.gguf is not a GGUF file"
+
+
+MTP = Head(HeadKind.MTP, "qwen35", is_alone=False, width=64)
+EAGLE3 = Head(HeadKind.EAGLE3, "eagle3", target_layers=(1, 2, 3), width=64)
+WITH_HEAD = replace(TARGET, head=CarriedHead(MTP, 1, 2 * 10**6))
+HEAD_FILE = ModelFile(role="draft", name="e.gguf", head=CarriedHead(EAGLE3, 2, 10**6))
+MISSING = {"mtp": "this llama.cpp cannot run an MTP head: it has no x"}
+
+
+def told(*files: ModelFile, missing: dict[str, str] | None = None, beside: str = "") -> list[str]:
+    findings = judge_heads(files, missing or {}, beside)
+    return [f"{each.level.value}: {each.message}" for each in findings]
+
+
+def test_a_head_in_a_targets_file_is_told_with_its_size_and_whether_it_drafts():
+    words = "target: an MTP head in its file, 1 block of 2.0 MB"
+    assert told(WITH_HEAD) == [f"ok: {words}; it drafts in the target's process"]
+    small = ModelFile(role="draft", name="d.gguf", head=CarriedHead(MTP, 1, 9))
+    assert told(WITH_HEAD, small) == [f"ok: {words}; not used beside a draft model"]
+    assert told(TARGET) == []
+
+
+def test_a_head_that_is_not_used_is_a_note_with_the_reason():
+    assert told(WITH_HEAD, missing=MISSING) == [f"note: target: {MISSING['mtp']}"]
+    broken = CarriedHead(replace(MTP, fault="has an MTP head of x, which is not supported"), 1, 9)
+    assert told(replace(TARGET, head=broken)) == [
+        f"note: target: {TARGET.name} has an MTP head of x, which is not supported"
+    ]
+
+
+def test_a_head_in_a_file_of_its_own_is_told_with_the_targets_that_it_can_read():
+    words = "draft: e.gguf is an EAGLE-3 head, 2 blocks of 1.0 MB, for targets of width 64"
+    assert told(TARGET, HEAD_FILE) == [f"ok: {words}, of which it reads the layers 1, 2, 3"]
+    mtp = replace(HEAD_FILE, head=CarriedHead(replace(MTP, is_alone=True), 1, 10**6))
+    assert told(mtp)[0].endswith("for targets of qwen35, width 64")
+    wrong = "e.gguf is an EAGLE-3 head of a target of width 64, not 32"
+    assert told(TARGET, HEAD_FILE, beside=wrong) == [f"problem: draft: {wrong}"]
 
 
 def placed(role: str, *shares: DeviceShare, splits: int = 1) -> Placed:
@@ -678,6 +719,32 @@ def test_an_orchestrator_that_drafts_is_fine():
 def test_the_link_between_orchestrator_and_target_is_judged():
     slow = orchestrator(status_of("target", MODEL, 200), DRAFTING)
     assert levels(judge_peer(slow)) == [OK, OK, NOTE, OK, OK]
+
+
+HEADED = common.GetModelResponse(
+    model_name="big", decode_costs=[common.DecodeCost(row_count=n, milliseconds=30) for n in (1, 8)]
+)
+HEAD = common.GetModelResponse(
+    model_name="mtp-big",
+    head=common.HEAD_KIND_MTP,
+    decode_costs=[common.DecodeCost(row_count=1, milliseconds=2)],
+)
+
+
+@pytest.mark.parametrize(("trip", "level"), [(1, OK), (200, NOTE)])
+def test_a_head_away_from_its_target_is_told_up_to_where_it_pays(trip: int, level: Severity):
+    """It drafts after each round, so that each waits for its round trip."""
+    peers = status_of("target", HEADED, 1), status_of("draft", HEAD, trip)
+    [finding] = [each for each in judge_peer(orchestrator(*peers)) if "head" in each.message]
+    far = re.search(r"up to a round trip of ([\d.]+) ms", finding.message)
+    assert far is not None and 20 < float(far[1]) < 120
+    assert (finding.level, f"it is {trip}.0 ms away" in finding.message) == (level, True)
+
+
+def test_a_head_of_another_target_is_a_problem_that_names_it():
+    finding = judge_pairing("the draft is an MTP head: it is one of glm4moe", "head")
+    assert (finding.level, finding.message.count("glm4moe")) == (PROBLEM, 1)
+    assert "--hidden-rows" in finding.remedy
 
 
 def test_a_pair_that_the_orchestrator_refuses_is_a_problem():

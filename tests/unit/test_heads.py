@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from outrider.engine.heads import Beside, Head, HeadKind, fault_beside, find_head
+from outrider.engine.heads import Beside, CarriedHead, Head, carried, fault_beside, find_head
+from outrider.speculation import HeadKind
 
 Values = dict[str, object]
 
@@ -48,6 +49,17 @@ def test_a_block_behind_the_trunk_is_an_mtp_head_of_its_file(architecture: str) 
 
 def test_such_a_block_without_a_trunk_is_a_head_alone() -> None:
     assert find_head(mtp(), ["token_embd.weight", *block()]) == Head(HeadKind.MTP, "glm4moe")
+
+
+def test_a_model_of_other_norms_is_no_head_alone() -> None:
+    tensors = ["blk.0.post_attention_norm.weight", *block()]
+    found = find_head(mtp("exaone4"), tensors)
+    assert found is not None and not found.is_alone and "exaone4" in found.fault
+
+
+def test_a_file_with_the_keys_of_a_head_and_nothing_else_writes_nothing() -> None:
+    found = find_head(mtp(), ["token_embd.weight"])
+    assert found is not None and found.is_alone and "blk.2.nextn.eh_proj" in found.fault
 
 
 NONE: list[tuple[str, Values, Iterable[str]]] = [
@@ -162,6 +174,15 @@ def test_a_head_reads_only_a_target_that_has_what_it_reads(
 ) -> None:
     fault = fault_beside(head, Beside(architecture, 4, width))
     assert said in fault if said else not fault
+
+
+def test_what_a_file_has_of_a_head_alone_is_its_blocks_or_all_of_it() -> None:
+    sizes = {"token_embd.weight": 1000, "blk.0.attn_norm.weight": 100}
+    sizes |= {"blk.1.nextn.eh_proj.weight": 10, "blk.1.attn_q.weight": 1}
+    inside, alone = (Head(HeadKind.MTP, "qwen35", is_alone=is_alone) for is_alone in (False, True))
+    assert carried(None, sizes) is None
+    assert carried(inside, sizes) == CarriedHead(inside, 1, 11)
+    assert carried(alone, sizes) == CarriedHead(alone, 2, 1111)
 
 
 NAMES = [f"blk.{i}.{name}" for i in range(5) for name in (*BLOCK, "attn_norm.weight")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from outrider.engine.hidden_rows import HIDDEN_ROWS, HiddenRows, Rows
+from outrider.engine.hidden_rows import HiddenRows, Rows
+from outrider.row_window import HIDDEN_ROWS
 
 WIDTH = 3
 

@@ -476,3 +476,29 @@ def test_an_answer_that_skips_tokens_is_refused():
     its, first = begun()
     with pytest.raises(InvalidRequest):
         wrote(its, first, 9, [11, 12], [11])
+
+
+@pytest.mark.parametrize(
+    ("drafters", "asks"),
+    [(None, True), ({"mtp"}, True), ({"model", "suffix"}, False), ({"eagle3"}, False)],
+)
+def test_a_request_may_name_a_head_or_leave_it_out(drafters: set[str] | None, asks: bool) -> None:
+    own = DraftRates(source="mtp", token_time=Mean(0.001), latency=Mean(0.0))
+    costs = TargetCosts(FREE_ROWS, continues=True, own=own)
+    asked = Speculation(drafters=None if drafters is None else frozenset(drafters))
+    its = control(asked, Rule.MATCH, Pair(costs), timeout=1.0)
+    assert (its.own_draft.count > 0) is asks
+
+
+def test_what_is_learned_of_a_head_is_kept_apart_from_a_model() -> None:
+    costs = TargetCosts(FREE_ROWS, continues=True, own=DraftRates(source="mtp"))
+    control(Speculation(), Rule.MATCH, Pair(costs), timeout=1.0)
+    costs.own = DraftRates()
+    control(Speculation(), Rule.MATCH, Pair(costs), timeout=1.0)
+    assert set(costs.sources) == {(Rule.MATCH, "mtp"), (Rule.MATCH, "model")}
+
+
+def test_a_pinned_length_is_for_heads_too() -> None:
+    assert Speculation(policy=Policy.FIXED).lets_draft("mtp")
+    assert not Speculation(policy=Policy.FIXED).lets_draft("suffix")
+    assert not Speculation(n_max=0).lets_draft("mtp")

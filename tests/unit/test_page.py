@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gateway.page import INDEX, PARTS, headers
-from outrider.speculation import DRAFTERS
+from outrider.speculation import DRAFTERS, MODELS
 
 HTML = PARTS[INDEX].decode()
 SCRIPTS = {name: text.decode() for name, text in PARTS.items() if name.endswith(".js")}
@@ -50,11 +50,11 @@ def test_every_part_is_used():
 def test_every_source_has_a_letter_words_and_a_colour():
     known = SCRIPTS["sources.js"]
     table = known[known.index("const SOURCES") : known.index("};")]
-    told = re.findall(r'^  ([a-z]+): \["([A-Z])", "[^"]+"\],$', table, re.MULTILINE)
+    told = re.findall(r'^  ([a-z0-9]+): \["([A-Z])", "[^"]+"\],$', table, re.MULTILINE)
     assert [name for name, _ in told] == list(DRAFTERS)
     assert len({letter for _, letter in told}) == len(told)
     coloured = re.findall(r"\.drafted\.from-([a-z]+) {", PARTS["style.css"].decode())
-    assert {"model", *coloured} == set(DRAFTERS)  # the model has the colour of all that is drafted
+    assert {*MODELS, *coloured} == set(DRAFTERS)  # models have the colour of all that is drafted
 
 
 def test_no_attribute_holds_code_or_style():

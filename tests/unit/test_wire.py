@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import wire, wire_drafts, wire_rounds
+from outrider.descriptions import own_source
 from outrider.distribution import Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import (
@@ -32,7 +33,9 @@ from outrider.messages import (
     SessionParameters,
     Span,
 )
+from outrider.row_window import HIDDEN_ROWS, RowWindow
 from outrider.sampling import SamplingParameters, Stage
+from outrider.speculation import MODEL
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import target_service_pb2 as target
@@ -165,6 +168,33 @@ def test_an_order_comes_in_as_it_went_out(
     assert wire_drafts.read_order(sent(wire_drafts.write_order(order)).order, SIZE) == order
 
 
+HIDDEN = RowWindow(3, (b"\1\2\3\4", b"\5\6\7\x08"))
+
+
+def test_hidden_rows_come_in_as_they_went_out() -> None:
+    order = Order(2, Span(4, [5, 6]), 8, rows=HIDDEN)
+    assert wire_drafts.read_order(sent(wire_drafts.write_order(order)).order, SIZE) == order
+    round_ = Round(1, Span(4, [5, 6]), [], Form.SAMPLED, wants_rows=True)
+    assert wire_rounds.read_round(sent(wire_rounds.write_round(round_)).round, SIZE) == round_
+    answer = Answer(1, 5, 0, Rows([7]), hidden=HIDDEN)
+    read = wire_rounds.read_answer(sent(wire_rounds.write_answer(answer, 0)), SIZE)
+    assert (read.position, read.hidden) == (answer.position, HIDDEN)
+
+
+def test_rows_beyond_an_order_s_text_are_refused() -> None:
+    """The row of its last token follows from that alone where the target has decoded it."""
+    order = Order(2, Span(4, [5]), 8, rows=HIDDEN)
+    with pytest.raises(InvalidRequest, match="hidden_rows"):
+        wire_drafts.read_order(wire_drafts.write_order(order).order, SIZE)
+
+
+def test_more_rows_than_a_window_has_are_refused() -> None:
+    message = wire_rounds.write_answer(Answer(1, 5, 0, Rows([7]), hidden=HIDDEN), 0)
+    message.hidden_rows.rows.extend([b"12"] * HIDDEN_ROWS)
+    with pytest.raises(InvalidRequest, match="hidden_rows"):
+        wire_rounds.read_answer(message, SIZE)
+
+
 @SETTINGS
 @given(frames())
 def test_a_frame_comes_in_as_it_went_out(frame: Frame) -> None:
@@ -254,6 +284,20 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
     message.rows.token_ids.append(5)
     with pytest.raises(InvalidRequest, match="own_drafts"):
         wire_rounds.read_answer(message, SIZE)
+
+
+OWN_NAMES = {"MTP": "mtp", "EAGLE3": "eagle3", "DFLASH": "dflash", "DSPARK": "dspark"}
+
+
+def test_a_targets_own_draft_has_a_name_that_is_known_whatever_it_says_of_itself() -> None:
+    heads = {kind: common.HeadKind.Value(f"HEAD_KIND_{kind}") for kind in OWN_NAMES}
+    assert set(common.HeadKind.values()) == {0, *heads.values()}
+    for kind, number in heads.items():
+        described = common.OwnDraft(model_name="m", head=number)  # type: ignore[arg-type]
+        assert own_source(described) == OWN_NAMES[kind]
+    unknown = common.OwnDraft.FromString(b"\x28\x63")  # head: 99
+    assert unknown.head == 99
+    assert own_source(unknown) == own_source(common.OwnDraft(model_name="mtp")) == MODEL
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
     python -m benchmarks.clock [--grid remote --grid own] [--seed 100] [--out after.json]
     python -m benchmarks.clock --beside before.json
 
-Five grids: a draft elsewhere, one that ends early or lies, a target's own draft, several users, a
-GPU. Of each cell the rate over the target's alone, on the GPU over the best of that and of drafts
-of 1, 3 and 8 tokens: of the first text, when nothing but costs is known, and the mean of later
-ones. A clock is no machine: what it cannot say is in `tools/benchmarks/results`.
+Six grids: a draft elsewhere, one that ends early or lies, a target's own draft, several users, a
+GPU, heads. Of each cell the rate over the target's alone; on the GPU, and of heads beside their
+target, over the best of that and of drafts of 1, 3 and 8 tokens: of the first text, when nothing
+but costs is known, and the mean of later ones. A clock is no machine: what it cannot say is in
+`tools/benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -258,12 +259,52 @@ def _on_h200(times: float, token: float, trip: float) -> Models:
     )
 
 
+def heads() -> Iterator[Cell]:
+    """Yield heads of targets of 13 to 200 ms a token: in the target's process, and on a LAN.
+
+    As a study of a 27B on an RTX 3090 has it, each verified token costs a quarter of a decode, and
+    a head's token .06 of one. One elsewhere drafts ahead on its own rows like a model, which here
+    costs it no acceptance: the figures of long round trips are bounds.
+    """
+    for ms, (a, fixed), count in product(
+        _HEAD_TARGETS, ((0.3, 0.3), (0.6, 0.6), (0.8, 0.8), (0.6, 0.35)), (1, 4)
+    ):
+        cell = f"{ms:.0f} ms, {a} beside {fixed}, {count} users"
+        yield Cell(
+            name=cell, models=_with_head(ms, a, 0.0), users=count, has_draft=False, fixed=fixed
+        )
+    for ms, a, trip in product(_HEAD_TARGETS, (0.3, 0.8), (0.0005, 0.002, 0.005, 0.02)):
+        cell = f"{ms:.0f} ms, {a}, {1e3 * trip} ms away"
+        yield Cell(name=cell, models=_with_head(ms, a, trip))
+
+
+_HEAD_TARGETS = (13.4, 24.0, 87.0, 200.0)
+
+
+def _with_head(ms: float, acceptance: float, trip: float) -> Models:
+    """Return a target of so many milliseconds a token with a head; in it, or so far away."""
+    points = [(rows, 1e-3 * ms * (0.77 + 0.23 * rows)) for rows in (1, 2, 4, 8, 16, 32)]
+    return Models(
+        costs=CostTable(points),
+        draft_token=6e-5 * ms,
+        acceptance=acceptance,
+        own_token=0.0 if trip else 6e-5 * ms,
+        own_acceptance=acceptance,
+        draft_round_trip=trip,
+        same_host=not trip,
+        takes_turns=not trip,
+        gap=0.0003,
+        overhead=0.0005,
+    )
+
+
 GRIDS: dict[str, Callable[[], Iterator[Cell]]] = {
     "remote": remote,
     "adverse": adverse,
     "own": own,
     "users": users,
     "gpu": gpu,
+    "heads": heads,
 }
 
 

@@ -73,6 +73,7 @@ def plan(
             help="Both on the same cores: they never run at once. Else each has its own.",
         ),
     ] = None,
+    head: Annotated[bool, typer.Option("--head", help="A head, which never runs ahead.")] = False,
     away_ms: AwayMs = None,
     beside_ms: BesideMs = None,
     n_max: Annotated[int, typer.Option(help="Draft tokens of a round at most.")] = 16,
@@ -96,7 +97,7 @@ def plan(
         **{"draft_token_seconds": draft_ms, "draft_latency_seconds": round_trip_ms},
         "round_overhead_seconds": overhead_ms,
     }
-    measured = _with_given(measured, target_ms, milliseconds, takes_turns)
+    measured = _with_given(measured, target_ms, milliseconds, takes_turns, head)
     rows = ACCEPTANCES if acceptance is None else (acceptance,)
     price = price_of(target)
     print(*wrapped(answer(measured, rows, n_max, price), WIDTH), "", sep="\n")
@@ -133,6 +134,7 @@ def _with_given(
     target_ms: str | None,
     milliseconds: Mapping[str, float | None],
     takes_turns: bool | None,
+    head: bool,
 ) -> ControllerView:
     """Return what was measured, or a usual machine, with what is given in place of it."""
     from outrider.errors import InvalidRequest
@@ -146,6 +148,8 @@ def _with_given(
         given["decode_costs"] = tuple(read_costs(target_ms))
     if takes_turns is not None:
         given["takes_turns"] = takes_turns
+    if head:
+        given["head"] = True
     return replace(measured or on_one_machine(), **given)
 
 

@@ -55,7 +55,8 @@ def answer(
     price: RejectionCost = NO_REJECTION_COST,
 ) -> str:
     """Return in a sentence whether a draft is expected to pay, where, and how far away at most."""
-    draft = f"a draft of {show_ms(measured.draft_token_seconds)} ms a token"
+    kind = "head" if measured.head else "draft"
+    draft = f"a {kind} of {show_ms(measured.draft_token_seconds)} ms a token"
     target = f"a target of {show_ms(measured.decode_costs[0][1])} ms"
     paying = [each for each in acceptances if pays(measured, each, n_max, price)]
     if not paying:
@@ -116,7 +117,8 @@ def plan_lines(
     if memory:
         yield f"memory        {memory}"
     yield (
-        f"draft         {1e3 * measured.draft_token_seconds:.1f} ms a token, "
+        f"{'head ' if measured.head else 'draft'}         "
+        f"{1e3 * measured.draft_token_seconds:.1f} ms a token, "
         f"{1e3 * measured.draft_latency_seconds:.1f} ms away"
         + (", on the target's own cores" if measured.takes_turns else "")
     )
@@ -130,7 +132,7 @@ def plan_lines(
 
 def _row(measured: ControllerView, acceptance: float, n_max: int, price: RejectionCost) -> str:
     conditions = conditions_of(measured, acceptance, price)
-    alone, *others = possible(conditions, n_max, measured.takes_turns)
+    alone, *others = possible(conditions, n_max, measured)
     best = max(others, key=lambda each: each.rate)
     how = _HOW[best.mode] if pays(measured, acceptance, n_max, price) else "alone"
     far = reach(measured, acceptance, n_max, price)

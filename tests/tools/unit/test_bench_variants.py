@@ -105,7 +105,7 @@ def test_only_who_names_the_prediction_is_sent_one():
 
 
 def test_a_drafter_that_is_not_known_is_refused():
-    with pytest.raises(InvalidRequest, match="drafters: 'lookup' is none of model, prediction"):
+    with pytest.raises(InvalidRequest, match="drafters: 'lookup' is none of model, mtp"):
         named_variants(("only:suffix+lookup",), greedy=True)
 
 

@@ -53,6 +53,16 @@ def test_far_away_the_target_does_not_wait() -> None:
     assert float(away.removesuffix(" ms")) > 50.0
 
 
+def test_a_head_is_waited_for_in_every_round_and_so_pays_less_far_away() -> None:
+    head = replace(FAR, head=True)
+    [[_, _, _, ratio, how, away]] = table(replace(head, draft_latency_seconds=0.002), 0.8)
+    assert how == "draft, then verify" and float(ratio.removesuffix("x")) > 1.5
+    [[*_, further]] = table(replace(FAR, draft_latency_seconds=0.002), 0.8)
+    assert float(away.removesuffix(" ms")) < float(further.removesuffix(" ms"))
+    assert answer(head, (0.8,), 16).startswith("A head of 3 ms a token")
+    assert list(plan_lines(head, (0.8,), 16))[1].startswith("head          3.0 ms a token")
+
+
 def test_what_a_rejection_costs_is_in_the_forecast_and_the_memory_is_named() -> None:
     model = ModelInfo(
         name="hybrid",
