@@ -376,6 +376,9 @@ def _check_heads(keys: _Keys) -> None:
     key = keys.integer("attention.key_length", 2**16, size)
     value = keys.integer("attention.value_length", 2**16, size)
     rotated = keys.integer("rope.dimension_count", 2**16, key)
+    sections = keys.get("rope.dimension_sections")
+    if isinstance(sections, tuple) and sum(x for x in sections if isinstance(x, int)) > key:
+        raise _Damaged(f"its heads of {key} keys are rotated in sections of {sections}")
     is_latent = keys.architecture in _COMPRESSED and keys.get("attention.key_length_mla")
     latent = keys.integer("attention.kv_lora_rank", 2**16)
     if is_latent and (key != latent + rotated or shared != 1):
