@@ -210,6 +210,7 @@ def test_of_several_blocks_each_drafts_a_token_as_in_llama_cpp(
 def test_no_more_tokens_are_drafted_than_it_has_blocks(tmp_path: Path) -> None:
     model = load(write_mtp(tmp_path / "m.gguf", "mimo2", blocks=2))
     draft, text = HeadDraft(model.open_head(), model), start(model)
+    assert draft.most_tokens == 2
     both = ask(draft, text, count=8)
     assert len(both) == 2 and ask(draft, text, count=1) == both[:1]
     draft.close()
