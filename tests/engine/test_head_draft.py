@@ -217,6 +217,27 @@ def test_no_more_tokens_are_drafted_than_it_has_blocks(tmp_path: Path) -> None:
     model.close()
 
 
+def test_sessions_of_a_head_of_several_blocks_draft_together_as_they_do_alone(
+    tmp_path: Path,
+) -> None:
+    """Of texts and drafts of several lengths, and of more sessions than sequences."""
+    model = load(write_mtp(tmp_path / "m.gguf", "mimo2", blocks=3))
+    draft, guess = HeadDraft(model.open_head(), model), guesser(model, opening(), 1, 0.0)
+    texts, counts = [start(model, PROMPT[i:], i) for i in range(4)], (3, 1, 2, 3)
+    alone = [ask(draft, text, i, i, count=3) for i, text in enumerate(texts)]
+    for first in (4, 8, 12):  # sessions that take the sequences of others
+        lines = [
+            DraftLine(bytes([first + i]) * 16, b"", DraftAsk(texts[i], counts[i], guess), i)
+            for i in (2, 0, 3, 1)
+        ]
+        draft.draft(lines, 1.0)
+        drafted = {line.sequence: [g.token_id for g in line.guesses] for line in lines}
+        assert drafted == {i: alone[i][: counts[i]] for i in range(4)}
+        assert [ask(draft, text, first + i, i, count=3) for i, text in enumerate(texts)] == alone
+    draft.close()
+    model.close()
+
+
 def test_blocks_that_were_not_asked_read_what_they_missed(tmp_path: Path) -> None:
     """Beyond the rows that are kept, too, where a sequence begins anew."""
     model = load(write_mtp(tmp_path / "m.gguf", "step35", blocks=3))
