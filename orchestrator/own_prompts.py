@@ -33,9 +33,9 @@ class DraftTemplates:
         """Return what a draft is to read as its prompt; empty where that is the target's prompt.
 
         A template is a stranger's program and can hang this process: that of a draft that joined
-        is run only where drafts are trusted.
+        is run only where drafts are trusted. A head reads the target's text: its rows are of that.
         """
-        if not draft.has_model:
+        if not draft.has_model or draft.rates.is_head:
             return ""
         source = draft.peer.chat_template
         if not source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.timings import Timings
@@ -206,7 +207,7 @@ def statistics(
         draft_wait_seconds=timings.draft_wait,
         verify_wait_seconds=timings.verify_wait,
         target_time=_engine_time(timings.target, timings.target_prompt),
-        draft_time=_engine_time(timings.draft, timings.draft_prompt),
+        draft_time=_engine_time(timings.draft, timings.draft_prompt, own=timings.target.draft),
         wire_byte_count=byte_count,
         draft_fault_count=counts.draft_faults,
         forked_miss_count=counts.misses,
@@ -232,10 +233,12 @@ def _predicted(plan: Plan) -> tuple[int, int]:
 
 
 def _sources(plan: Plan, counts: Counts, timings: Timings) -> Iterator[SourceStatistics]:
-    """Yield what each source did; of a draft model's time its service's is a part."""
-    known, service = dict(counts.sources), plan.control.rates.source
-    if timings.draft.work:
-        known.setdefault(service, SourceCounts())
+    """Yield what each source did; a model's time is that of its service or of the target's own."""
+    known, seconds = dict(counts.sources), defaultdict[str, float](float)
+    seconds[plan.control.rates.source] += timings.draft.work
+    seconds[plan.control.own_source] += timings.target.draft
+    for name in [each for each in seconds if seconds[each]]:
+        known.setdefault(name, SourceCounts())
     for name in (each for each in DRAFTERS if each in known):
         its = known[name]
         says_agreed = name in LOCAL_DRAFTERS or plan.opening.rule is not Rule.REJECTION
@@ -245,14 +248,15 @@ def _sources(plan: Plan, counts: Counts, timings: Timings) -> Iterator[SourceSta
             accepted_token_count=its.accepted,
             decided_token_count=its.decided if says_agreed else None,
             agreed_token_count=its.agreed if says_agreed else None,
-            seconds=its.seconds + (timings.draft.work if name == service else 0.0),
+            seconds=its.seconds + seconds[name],
         )
 
 
-def _engine_time(spent: ServiceTime, prompt: float) -> EngineTime:
+def _engine_time(spent: ServiceTime, prompt: float, own: float = 0.0) -> EngineTime:
+    """Return what a service took; `own` seconds of drafts are the target's own draft's."""
     return EngineTime(
         queue_seconds=spent.queue,
-        decode_seconds=spent.decode,
+        decode_seconds=spent.decode + own,
         sample_seconds=spent.sample,
         prompt_seconds=prompt,
         step_count=spent.steps,

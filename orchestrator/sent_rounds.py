@@ -181,7 +181,6 @@ def note_answer(
     if timings.trace is not None:
         timings.trace.note_answer(sent.draft_wait, waited, answer, not timings.prompt)
     network = max(0.0, waited - spent.total)
-    timings.draft.decode += spent.draft
     timings.draft_wait += spent.draft
     timings.verify_wait += max(0.0, waited - spent.draft)
     timings.verify_network += network

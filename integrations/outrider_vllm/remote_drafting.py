@@ -260,6 +260,8 @@ class RemoteDrafting:
             request, timeout=_CALL_SECONDS, metadata=self._metadata, wait_for_ready=True
         )
         check_model(model)
+        if model.head:
+            raise VocabularyMismatch("the draft is a head, and vLLM sends it no hidden rows")
         its = model.vocabulary
         if not its.fits_any and abs(its.token_count - self._vocabulary) > VOCABULARY_SLACK:
             raise VocabularyMismatch(

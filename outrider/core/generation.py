@@ -241,7 +241,6 @@ class Generation:
         if decode.is_own:
             decided = min(accepted + 1, len(draft))
             self.counts.note_compared(decode.own_source, decided, accepted)
-            self.counts.sources[decode.own_source].seconds += decode.spent.draft
         last = verdict.accepted_count if decode.count == 1 else count - 1
         self._target.held = before + last
         if rows.mirostat_mus:

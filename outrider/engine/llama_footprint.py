@@ -13,9 +13,10 @@ from typing import Any
 
 from outrider.engine.footprint import Footprint, read_footprint
 from outrider.engine.gguf_check import check_draft, check_gguf
+from outrider.engine.heads import Head
 from outrider.engine.hidden_rows import rows_bytes
 from outrider.engine.llama_devices import gpus
-from outrider.engine.llama_head_files import fault_with
+from outrider.engine.llama_head_files import fault_with, open_lender
 from outrider.engine.llama_heads import missing_functions, unusable
 from outrider.engine.llama_library import init_backend, last_error, ll, log_lines
 from outrider.engine.llama_loading import (
@@ -40,16 +41,14 @@ def footprint(config: LlamaConfig) -> Footprint:
     """
     init_backend()
     checked = check_gguf(config.path)
-    head = checked.head if config.mtp else None
-    kind = head.kind if head and not unusable(head, config.path) else None
-    rows = 0
-    with log_lines() as lines, _model(config, with_mtp=kind is not None) as model:
+    head = None if unusable(checked.head, config.path) or not config.mtp else checked.head
+    rows = _row_bytes(config, head) if head else 0
+    with log_lines() as lines, _model(config, with_mtp=head is not None) as model:
         cells = _cells(config, model, checked.position_count)
         with _context(config, model, cells):
             pass
-        if kind is not None:
-            rows = _row_bytes(config, model)
-            with _context(config, model, cells, kind):
+        if head is not None:
+            with _context(config, model, cells, head.kind):
                 pass
     return read_footprint(lines, checked.tensor_bytes, _gpu_names(), rows)
 
@@ -61,23 +60,33 @@ def head_footprint(config: LlamaConfig, target: LlamaConfig) -> Footprint:
     """
     init_backend()
     checked, its = check_draft(config.path), check_gguf(target.path)
-    assert checked.head is not None, f"{config.path} is no head"
-    if fault := missing_functions(checked.head.kind):
+    head = checked.head
+    assert head is not None, f"{config.path} is no head"
+    if fault := missing_functions(head.kind):
         raise InvalidConfig("draft-model", fault)
     with _model(target) as model:
-        fault = checked.head.fault or fault_with(checked.head, model)
-        if fault:
+        if fault := head.fault or fault_with(head, model):
             raise InvalidConfig("draft-model", f"{config.path.name} {fault}")
-        cells, rows = _cells(target, model, its.position_count), _row_bytes(target, model)
+        cells = _cells(target, model, its.position_count)
         with (
-            _context(target, model, cells) as lender,
             log_lines() as lines,
-            _model(config, with_mtp=True, is_head=True) as head,
-            _context(target, head, cells, checked.head.kind, lender),
+            _lent(model, head) as lender,
+            _model(config, with_mtp=True, is_head=True) as loaded,
+            _context(target, loaded, cells, head.kind, lender),
         ):
             pass
-    rows *= max(1, len(checked.head.target_layers))
-    return read_footprint(lines, checked.tensor_bytes, _gpu_names(), rows)
+    return read_footprint(lines, checked.tensor_bytes, _gpu_names(), _row_bytes(target, head))
+
+
+@contextmanager
+def _lent(target: Any, head: Head) -> Iterator[Any]:
+    """Give the context of a target from which a head takes matrices, if it takes any."""
+    lender = open_lender(target) if head.borrows else None
+    try:
+        yield lender
+    finally:
+        if lender is not None:
+            ll.llama_free(lender)
 
 
 @contextmanager
@@ -95,10 +104,10 @@ def _cells(config: LlamaConfig, model: Any, position_count: int | None) -> int:
     return cells_of(asked_context(config, ll.llama_model_n_ctx_train(model), position_count))
 
 
-def _row_bytes(config: LlamaConfig, model: Any) -> int:
-    """Return the bytes of the hidden rows that a target keeps for a head that reads the last."""
-    count = sequences_of(config, layouts_of(config, can_pool=False)[0])
-    return count * rows_bytes(int(ll.llama_model_n_embd_out(model)))
+def _row_bytes(target: LlamaConfig, head: Head) -> int:
+    """Return the bytes of the hidden rows that a target keeps for a head."""
+    count = sequences_of(target, layouts_of(target, can_pool=False)[0])
+    return count * rows_bytes(head.row_width)
 
 
 @contextmanager

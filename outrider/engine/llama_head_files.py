@@ -63,7 +63,7 @@ def open_head_file(
             raise InvalidConfig("draft-model", f"{path} has other tokens than the target")
         context = asked_context(config, ll.llama_model_n_ctx_train(model), None)
         if head.borrows:
-            lender = _open_lender(target)
+            lender = open_lender(target)
         opening = Opening(
             model=model,
             head=head,
@@ -93,7 +93,7 @@ def fault_with(head: Head, target: Any) -> str:
     return fault_beside(head, Beside(architecture, int(layers), int(width)))
 
 
-def _open_lender(target: Any) -> Any:
+def open_lender(target: Any) -> Any:
     """Return a context of the target's model for one that uses its matrices.
 
     The target's own is opened anew now and then. Raises InvalidConfig where there is no memory.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from orchestrator.chat.template import ChatTemplate
-from outrider.descriptions import rollback_kind
+from outrider.descriptions import own_source, rollback_kind
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -15,6 +15,7 @@ from outrider_cli.doctor.checks import (
     Severity,
     judge_expiry,
     median_of,
+    show_size,
     show_time,
 )
 from outrider_cli.forecasting import LIKELY, on_one_machine, reach
@@ -103,7 +104,13 @@ def _describe(model: common.GetModelResponse) -> str:
     said = f"{model.model_name}, numerics {shown}"
     said += show_kernels(model.cpu_kernels) + show_layout(model.cache_layout)
     said += f", {model.thread_choice}" if model.thread_choice else ""
-    return f"{said}, memory {memory}" if memory else said
+    said += f", memory {memory}" if memory else ""
+    return said + _describe_own(model.own_draft) if model.HasField("own_draft") else said
+
+
+def _describe_own(draft: common.OwnDraft) -> str:
+    token, size = show_time(draft.token_milliseconds / 1e3), show_size(draft.weight_byte_count)
+    return f", drafts with {own_source(draft)} ({draft.model_name}, {token} a token, {size})"
 
 
 def judge_chat_template(model: common.GetModelResponse) -> Finding:

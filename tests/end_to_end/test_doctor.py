@@ -24,7 +24,7 @@ from model_making.reordered import shortened
 from tests.support.processes import DRAFT, TARGET, ServiceProcess, free_port
 from tests.support.tiny_architectures import write_architecture
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model, write_pair
-from tests.support.tiny_heads import write_eagle3, write_mtp
+from tests.support.tiny_heads import write_eagle3, write_llama, write_mtp
 
 ROOT = Path(outrider.__file__).parents[1]
 ELSEWHERE = ("--target", "127.0.0.1:1")
@@ -275,10 +275,10 @@ def test_heads_are_told_with_their_targets_and_counted_in_the_memory(tmp_path: P
     target = ("--model", str(write_mtp(tmp_path / "m.gguf", "qwen35")), *listen)
     [head] = of(findings(*target), "head")
     assert head["level"] == "ok" and "an MTP head in its file, 1 block of" in head["message"]
-    eagle3 = ("--draft-model", str(write_eagle3(tmp_path / "e.gguf", (0, 1, 2))))
-    beside = findings(*target, *eagle3)
-    [_, file] = of(beside, "head")
-    assert file["level"] == "ok" and "reads the layers 0, 1, 2" in file["message"]
+    eagle3 = ("--draft-model", str(write_eagle3(tmp_path / "e.gguf", (1, 2, 3))))
+    beside = findings("--model", str(write_llama(tmp_path / "l.gguf")), *listen, *eagle3)
+    [file] = of(beside, "head")
+    assert file["level"] == "ok" and "reads the layers 1, 2, 3" in file["message"]
     assert re.search(r"draft: weights .*, 4 sessions of", of(beside, "memory")[0]["message"])
     alone = findings(*eagle3, *listen)
     assert not any("target:" in each["message"] for each in alone)

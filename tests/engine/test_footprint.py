@@ -17,9 +17,9 @@ from outrider.engine.llama_footprint import footprint, head_footprint
 from outrider.engine.llama_library import log_lines
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.errors import InvalidConfig
-from tests.support.tiny_architectures import HEAD, WIDTH, write_architecture
+from tests.support.tiny_architectures import WIDTH, write_architecture
 from tests.support.tiny_gguf import Shape, write_model
-from tests.support.tiny_heads import write_dflash, write_eagle3, write_mtp
+from tests.support.tiny_heads import write_dflash, write_eagle3, write_llama, write_mtp
 
 import llama_cpp as ll  # isort: skip  (outrider.engine sets its environment first)
 
@@ -78,7 +78,6 @@ def test_states_and_windows_are_counted(tmp_path: Path, name: str) -> None:
     assert only(footprint(config_of(path, context=64))).caches > 0
 
 
-READ = 0, 1, 1  # the layers that a head reads
 BLOCK = re.compile(r"blk\.2\.")  # the head's
 
 
@@ -122,25 +121,33 @@ def test_a_head_that_is_not_used_takes_nothing(tmp_path: Path) -> None:
 
 
 @needs_no_gpu
-@pytest.mark.parametrize("kind", ["mtp", "eagle3", "dflash", "dspark"])
-def test_a_head_in_a_file_of_its_own_is_counted_beside_its_target(
+@pytest.mark.parametrize("kind", ["mtp", "eagle3", "borrowing", "dflash", "dspark"])
+def test_a_head_in_a_file_of_its_own_is_counted_as_it_is_allocated(
     tmp_path: Path, kind: str
 ) -> None:
-    path, heads, rows = tmp_path / "head.gguf", 1, 1
+    target, path = tmp_path / "m.gguf", tmp_path / "head.gguf"
     if kind == "mtp":
+        write_mtp(target, "qwen35")
         write_mtp(path, "qwen35", is_alone=True)
-    elif kind == "eagle3":
-        write_eagle3(path, READ)
-        heads, rows = 4, 3
     else:
-        write_dflash(path, has_markov=kind == "dspark", layers=READ)
-        rows = 3
-    target = config_of(write_mtp(tmp_path / "m.gguf", "qwen35"))
-    share = only(head_footprint(config_of(path, context=0), target))
-    assert share.weights == sum(check_draft(path).tensor_bytes.values())
-    cells = 3 * 512 * heads * HEAD * 2 * 2  # of keys and of values, two bytes a number
-    assert share.caches == pytest.approx(cells + rows * 3 * rows_bytes(WIDTH), abs=0.01 * MIB)
-    assert share.compute > 0
+        write_llama(target)
+        if kind in ("eagle3", "borrowing"):
+            write_eagle3(path, borrows=kind == "borrowing")
+        else:
+            write_dflash(path, kind == "dspark")
+    share = only(head_footprint(config_of(path), config_of(target)))
+    checked = check_draft(path)
+    assert checked.head is not None
+    assert share.weights == sum(checked.tensor_bytes.values())
+    model = LlamaModel(config_of(target))
+    with log_lines() as lines:
+        head = model.open_head(config_of(path))
+    caches, compute = real_sizes(lines)
+    head.close()
+    model.close()
+    rows = 3 * rows_bytes(WIDTH) * max(1, len(checked.head.target_layers))
+    assert share.caches == pytest.approx(caches + rows, abs=0.01 * MIB)
+    assert share.compute == pytest.approx(compute, abs=0.01 * MIB)
 
 
 def test_a_head_that_does_not_go_with_its_target_is_not_sized(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import trustme
 
 from outrider.rpc.security import ServerSecurity
 from outrider.sampling import GREEDY
+from outrider.v1 import common_pb2 as common
 from outrider_vllm import ADDRESS, TLS_CA, TLS_CERT, TLS_KEY, WAIT, DraftProposer
 from tests.integrations.test_vllm_contract import vllm_config
 from tests.support.hostile import hostile_process
@@ -210,6 +211,18 @@ async def test_a_draft_with_fewer_tokens_than_the_slack_allows_is_not_asked(
             await asyncio.to_thread(loop.step)
         assert sum(proposed for proposed, _ in loop.steps) == 0
         assert not proposer._drafting.is_ready
+
+
+async def test_a_head_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads hidden rows, which nobody sends from here."""
+    async with running(ModelProcess(DRAFT, good_draft)) as draft:
+        draft.servicer.require_loaded().head = common.HEAD_KIND_MTP
+        async with proposing(draft.address, monkeypatch) as proposer:
+            loop = Loop(proposer)
+            for _ in range(5):
+                await asyncio.to_thread(loop.step)
+            assert sum(proposed for proposed, _ in loop.steps) == 0
+            assert not proposer._drafting.is_ready
 
 
 @pytest.mark.parametrize("describes_itself", [True, False])

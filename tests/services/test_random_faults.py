@@ -342,9 +342,9 @@ class Watched(Generation):
         self._asking.__class__ = WatchedAsking
         self._asking.check = self._check
 
-    def draft_opened(self, context: int) -> None:
+    def draft_opened(self, context: int, row_width: int = 0) -> None:
         self._lines.clear()
-        super().draft_opened(context)
+        super().draft_opened(context, row_width)
 
     def draft_frame(
         self, frame: Frame, now: float, seconds: float = 0.0, queue: float = 0.0

@@ -39,8 +39,9 @@ from outrider.messages import (
     SessionParameters,
     compose,
 )
+from outrider.row_window import HIDDEN_ROWS, NO_ROWS, RowWindow
 from outrider.sampling import GREEDY
-from outrider.speculation import Speculation
+from outrider.speculation import MODEL, HeadKind, Speculation
 from outrider.trees import ROOT, Tree
 from tests.support.going_back import GoingBack
 from tests.support.shared_engine import Decode, SharedEngine
@@ -65,6 +66,7 @@ class Models:
     draft_slowdown: float = 1.0  # of the draft while the target is
     takes_turns: bool = False  # draft and target never decode at the same time
     read_time: float = 0.0  # of the draft, for a token of the text
+    is_head: bool = False  # the draft reads the target's hidden rows
     draft_most: int = 1 << 20  # tokens after which the draft ends an order, whatever it asks for
     draft_reported: float = 1.0  # of its time, what the draft says of it, at load and in service
     continues: bool = True  # the target, by itself
@@ -332,8 +334,16 @@ def known_pair(models: Models) -> Pair:
         read_time=Mean(models.read_time),
         latency=Mean(models.draft_round_trip),
         line_ratios=[1.0 + models.line_cost * count for count in range(models.lines)],
+        source=HeadKind.MTP.value if models.is_head else MODEL,
     )
     return Pair(costs, rates, models.same_host, models.takes_turns)
+
+
+def _rows_of(text: Sequence[int]) -> RowWindow:
+    """Return the newest rows of what was decoded of a text, each of one number."""
+    end = len(text) - 1
+    count = min(end, HIDDEN_ROWS)
+    return RowWindow(end - count, (bytes(2),) * count)
 
 
 def _plan(its_control: object, prompt: Sequence[int], tokens: int) -> Plan:
@@ -515,8 +525,9 @@ class _Target(_Peer):
             drafted, owns = (
                 (0, [replace(own, spent=spent)]) if own.token_ids else (len(decoded), [])
             )
+            hidden = _rows_of(self._text) if round_.wants_rows else NO_ROWS
             answered = Answer(
-                round_.number, len(prefix), drafted, Rows(sampled=ids), owns, spent=spent
+                round_.number, len(prefix), drafted, Rows(sampled=ids), owns, spent, hidden
             )
             self.reply(
                 world.models.target_round_trip / 2 + world.models.overhead,
@@ -608,7 +619,7 @@ class _Draft(_Peer):
     def open(self) -> None:
         self.stream += 1
         self._line = None
-        self.world.generation.draft_opened(1 << 20)
+        self.world.generation.draft_opened(1 << 20, int(self.world.models.is_head))
 
     def die(self) -> None:
         self.stream += 1

@@ -11,6 +11,9 @@ import pytest
 from rich.console import Console
 
 from outrider.client import Activity, ControllerView, PeerState, PeerStatus, RefusedDraft, Status
+from outrider.client.convert import read_status
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.status_table import status_object, status_view, waiting_line
 from tests.unit.test_cli_render import MODEL, READY, REFUSED, STATUS
 
@@ -96,6 +99,15 @@ def test_who_drafts_is_in_the_last_line() -> None:
     assert shown(sources)[-1] == "speculating with small and the text itself (suffix, copy)"
     own = replace(READY, model=replace(MODEL, own_draft="tiny"))
     assert shown(replace(ready, peers=(own, DRAFT)))[-1] == "speculating with small, tiny"
+    head = messages.PeerStatus(
+        role="target",
+        state=messages.PEER_STATE_READY,
+        model=common.GetModelResponse(
+            own_draft=common.OwnDraft(model_name="large", head=common.HEAD_KIND_MTP)
+        ),
+    )
+    told = read_status(messages.GetStatusResponse(speculating=True, peers=[head]))
+    assert shown(told)[-1] == "speculating with mtp"
     lone = replace(sources, speculating=False, reason="no draft is configured", peers=(READY,))
     told = "drafts from the text itself (suffix, copy); no draft is configured"
     assert shown(lone)[-1] == told

@@ -185,14 +185,11 @@ def test_what_a_head_drafted_is_told_by_its_kind() -> None:
     known = far_draft()
     known.costs.own = DraftRates(source="mtp")
     begun = generation(known=known, is_watched=True)
-    answer = joined(begun)
-    spent = [replace(own, spent=ServiceTime(draft=0.5)) for own in answer.own_drafts]
-    begun.target_wrote(replace(answer, own_drafts=spent), now=0.1)
+    begun.target_wrote(joined(begun), now=0.1)
     commits = [a for a in begun.next_actions(0.1) if isinstance(a, Commit)]
     assert [each.report.sources for each in commits if each.report] == [["mtp"] * 2] * 2 + [()]
-    assert begun.counts.sources == {
-        "mtp": SourceCounts(drafted=4, accepted=3, decided=4, agreed=3, seconds=1.0)
-    }
+    counted = SourceCounts(drafted=4, accepted=3, decided=4, agreed=3)
+    assert begun.counts.sources == {"mtp": counted}
 
 
 def test_the_drafted_round_before_tokens_that_came_with_it_has_its_report() -> None:

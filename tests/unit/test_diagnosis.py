@@ -654,6 +654,15 @@ def test_a_peer_is_told_with_its_median_and_worst_round_trip():
     )
 
 
+def test_a_target_is_told_with_what_drafts_in_its_process():
+    own = common.OwnDraft(
+        model_name="big", head="HEAD_KIND_MTP", token_milliseconds=1.5, weight_byte_count=2 * 10**9
+    )
+    model = common.GetModelResponse(model_name="big", own_draft=own)
+    told = only(judge_peer(replace(NEAR, model=model))).message
+    assert ", drafts with mtp (big, 1.5 ms a token, 2.0 GB), round trip" in told
+
+
 def test_a_peer_that_loads_is_a_note():
     assert only(judge_peer(ProbedPeer(role="draft", address="d:1", serving=False))).level is NOTE
 

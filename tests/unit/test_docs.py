@@ -27,7 +27,10 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _COMMAND = re.compile(
     r"^(?:! |\w+=\S+ |\.venv/bin/|/\S+/)*outrider (?P<words>(?:--config |[a-z]).*)$"
 )
-_OTHERS = {"--api-key", "--beside", "--chat-template", "--gpus", "--pooling", "--reasoning"}
+_OTHERS = {
+    *("--api-key", "--beside", "--chat-template", "--gpus", "--pooling", "--reasoning"),
+    "--spec-type",  # stands for options of ours, as --host and --port do
+}
 """Options of other programs that the guides name by themselves."""
 
 

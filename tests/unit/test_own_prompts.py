@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from draft_service.own_prompt_reader import OwnPromptReader, own_prompt_ids
+from orchestrator.own_prompts import DraftTemplates
+from orchestrator.paired_drafts import PairedDraft
 from outrider.translation import TokenTable, Translation
+from outrider.v1 import common_pb2 as common
 from tests.support.toy import BOS, ToyModel
 
 OWN = [40, 41]
@@ -16,6 +24,22 @@ def test_what_follows_the_prompt_follows_the_drafts_own() -> None:
     assert reader.read([*PROMPT, 7, 8], 4) == [*OWN, 7, 8]
     assert reader.read([9, 9, 9, 7], 3) == [*OWN, 7]
     assert reader.read([1], 1) == OWN
+
+
+@pytest.mark.parametrize("head", [False, True])
+async def test_a_head_reads_the_target_s_prompt(head: bool) -> None:
+    """The hidden rows that it is sent are of that."""
+    model = common.GetModelResponse(chat_template="{{ messages[0].content }}!")
+    peer: Any = SimpleNamespace(
+        model=model, chat_template=model.chat_template, address="d:1", role="draft"
+    )
+    draft = PairedDraft(peer, is_trusted=True)
+    draft.rates.source = "mtp" if head else "model"
+    chat = [{"role": "user", "content": "tea"}]
+    asked: Any = SimpleNamespace(
+        chat=chat, tools=None, add_generation_prompt=True, variables={}, continuation=""
+    )
+    assert await DraftTemplates().render(asked, draft) == ("" if head else "tea!")
 
 
 def test_a_line_that_grows_is_read_as_a_whole_would_be() -> None:

@@ -263,8 +263,7 @@ def heads() -> Iterator[Cell]:
     """Yield heads of targets of 13 to 200 ms a token: in the target's process, and on a LAN.
 
     As a study of a 27B on an RTX 3090 has it, each verified token costs a quarter of a decode, and
-    a head's token .06 of one. One elsewhere drafts ahead on its own rows like a model, which here
-    costs it no acceptance: the figures of long round trips are bounds.
+    a head's token .06 of one. One elsewhere is sent the hidden rows of each round, and waited for.
     """
     for ms, (a, fixed), count in product(
         _HEAD_TARGETS, ((0.3, 0.3), (0.6, 0.6), (0.8, 0.8), (0.6, 0.35)), (1, 4)
@@ -291,6 +290,7 @@ def _with_head(ms: float, acceptance: float, trip: float) -> Models:
         own_token=0.0 if trip else 6e-5 * ms,
         own_acceptance=acceptance,
         draft_round_trip=trip,
+        is_head=trip > 0,
         same_host=not trip,
         takes_turns=not trip,
         gap=0.0003,
