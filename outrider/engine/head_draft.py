@@ -121,6 +121,8 @@ class HeadDraft(OwnDraft):
         cache = SessionCache(head.sequence_count)
         super().__init__(target, head, cache, head.context, at_once, clock)
         self.name, self.head_kind, self.weight_bytes = head.name, head.kind, head.weight_bytes
+        most = max(head.block_count, head.size)
+        self.most_tokens = most if most > 1 else 0
         self._head, self._target = head, target
         # Of each session that is drafted for: what its next tokens read; with several blocks, of
         # which each reads them all, since the draft's first. Empty between drafts.
