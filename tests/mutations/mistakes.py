@@ -738,14 +738,14 @@ MISTAKES = (
     Mistake(
         "a head takes its own rows for the target's",
         "outrider/engine/head_draft.py",
-        "session.token_ids.extend(line.ask.text[len(session.token_ids) :])",
+        "session.token_ids.extend(line.ask.text[len(session.token_ids) : held])",
         "session.token_ids[:] = line.tokens",
         (f"{OWN_HEAD}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
     ),
     Mistake(
         "a head reads the row of the token itself",
         "outrider/engine/head_draft.py",
-        "rows[max(0, kept - 1 - first) : len(text) - 1 - first]",
+        "rows[max(0, kept - lag - first) : len(text) - 1 - first]",
         "rows[max(0, kept - first) : len(text) - first]",
         (f"{OWN_HEAD}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
     ),
