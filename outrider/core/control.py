@@ -296,8 +296,7 @@ class Control(ABC):
     def _best(self) -> Forecast:
         """Return what pays most of all that may be used now, or the target alone."""
         asked, own, run_ahead = self.speculation, self._own, self.speculation.run_ahead
-        never = self.rule is Rule.REJECTION or self.rates.is_head
-        if never or (run_ahead is None and self.pair.takes_turns):
+        if not self._may_run_ahead or (run_ahead is None and self.pair.takes_turns):
             run_ahead = False
         may_draft = (
             asked.lets_draft(self.rates.source) and self._has_draft and not self._leaves_to_own
@@ -437,9 +436,14 @@ class Control(ABC):
         """Whether the draft may stop at a token that it is not sure of."""
         return self.speculation.p_min > 0.0 or self.speculation.policy is Policy.CLASSIC
 
+    @property
+    def _may_run_ahead(self) -> bool:
+        """Whether the draft may draft while the target verifies: no block, and no head."""
+        return self.rule is not Rule.REJECTION and not self.rates.is_head
+
     def runs_ahead(self) -> bool:
         """Return whether the draft continues while the target verifies."""
-        if self.rule is Rule.REJECTION or self.rates.is_head:
+        if not self._may_run_ahead:
             return False
         if self.speculation.run_ahead is not None:
             return self.speculation.run_ahead

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from outrider.engine.block_draft import draft_of
 from outrider.engine.gguf_check import check_draft
 from outrider.engine.guesser import guesser
 from outrider.engine.head_draft import Head, HeadDraft, Pairs
@@ -173,7 +174,7 @@ def check_against_driver(
 ) -> float:
     """Compare drafts of these lengths with a driver's; return the share that was accepted."""
     head = open_head()
-    draft, driver, text = HeadDraft(open_head(), model), Driver(head, model), start(model)
+    draft, driver, text = draft_of(open_head(), model), Driver(head, model), start(model)
     driver.read(PROMPT, 0)
     accepted = asked = 0
     while len(text) < 60:  # as far as no row is dropped

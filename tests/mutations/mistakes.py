@@ -30,6 +30,7 @@ CACHE = "tests/unit/test_cache.py"
 RUNNER_UPS = "tests/unit/test_runner_up_lines.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_HEAD = "tests/engine/test_head_draft.py"
+HEAD_ORDERS = "tests/unit/test_head_orders.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 READING = "tests/unit/test_reading.py"
 SCHEDULER = "tests/unit/test_scheduler.py"
@@ -662,6 +663,48 @@ MISTAKES = (
         "        is_late = False  # one piece at least, or it would never come to the end\n",
         "        is_late = True\n",
         (f"{OWN_ENGINE}::test_a_long_text_is_read_a_piece_at_a_time_and_drafts_come_then",),
+    ),
+    Mistake(
+        "a head in a draft service is asked without the row that it drafts from",
+        "outrider/core/remote_draft.py",
+        "        if draft.row_width and self._rows.end != length - 1:\n",
+        "        if draft.row_width < 0:\n",
+        (HEAD_ORDERS,),
+    ),
+    Mistake(
+        "the hidden rows of rejected tokens are sent to a head",
+        "outrider/core/remote_draft.py",
+        "self._rows.followed_by(rows).until(length - 1)",
+        "self._rows.followed_by(rows)",
+        (HEAD_ORDERS,),
+    ),
+    Mistake(
+        "a target sends the hidden rows of what it rejected",
+        "target_service/verifier.py",
+        "begin, len(text) - 1 if added else None)",
+        "begin, None)",
+        ("tests/services/test_hidden_rows.py",),
+    ),
+    Mistake(
+        "a head in a draft service keeps what it read with its own rows",
+        "outrider/engine/head_model.py",
+        "begin = held.sure if held.is_given(held.sure - 1) or not held.sure else held.read",
+        "begin = held.read",
+        ("tests/engine/test_head_model.py",),
+    ),
+    Mistake(
+        "hidden rows that are no numbers enter a head's cache",
+        "outrider/engine/hidden_rows.py",
+        "    return np.nan_to_num(rows, copy=False, nan=0.0, posinf=0.0, neginf=0.0)",
+        "    return rows",
+        ("tests/unit/test_row_window.py",),
+    ),
+    Mistake(
+        "a head elsewhere drafts ahead of its target's rows",
+        "outrider/core/control.py",
+        "        return self.rule is not Rule.REJECTION and not self.rates.is_head\n",
+        "        return self.rule is not Rule.REJECTION\n",
+        (HEAD_ORDERS,),
     ),
     Mistake(
         "a head takes its own rows for the target's",
