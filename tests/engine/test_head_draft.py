@@ -297,13 +297,6 @@ def test_a_head_that_computes_no_numbers_costs_a_draft_and_then_is_off(
     assert not draft.is_usable
 
 
-def test_under_rejection_nothing_is_drawn_from_a_row_without_numbers(model: LlamaModel) -> None:
-    warm = opening(Rule.REJECTION, SamplingParameters(temperature=0.8))
-    guess, row = guesser(model, warm, None, 0.0), np.full(320, np.nan, np.float32)
-    with pytest.raises(ValueError):
-        guess(row, len(PROMPT), PROMPT)
-
-
 def test_keeping_hidden_rows_changes_no_bit_of_the_logits(path: Path) -> None:
     found = []
     for mtp in (False, True):
