@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from outrider.core.acceptance import DraftToken, block_verification, match
+from outrider.engine.guesser import guesser
 from outrider.engine.head_draft import HeadDraft
 from outrider.messages import (
     Form,
@@ -23,7 +25,7 @@ from outrider.messages import (
 )
 from outrider.noise import Purpose, uniform
 from outrider.sampling import SamplingParameters
-from tests.engine.test_head_draft import PROMPT, load
+from tests.engine.test_head_draft import PROMPT, load, opening
 from tests.engine.test_tree_sampling import CASES
 from tests.support.one_session import OneSession
 from tests.support.tiny_heads import write_mtp
@@ -49,7 +51,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneSession]:
 def test_its_answers_are_what_the_rows_and_the_noise_of_the_request_say(
     target: OneSession, name: str
 ) -> None:
-    opening = SessionParameters(
+    parameters = SessionParameters(
         session_id=bytes(16),
         attempt=1,
         rule=Rule.REJECTION,
@@ -64,12 +66,12 @@ def test_its_answers_are_what_the_rows_and_the_noise_of_the_request_say(
         dropped=DROPPED,
     )
     order = OwnDraftOrder(3)
-    target.begin(opening)
+    target.begin(parameters)
     target.write(Round(1, Span(0, PROMPT), (), Form.SAMPLED, continue_count=40, own_draft=order))
     drafts = [guesses for guesses in target.guesses if guesses]
     text, beside, counts = list(PROMPT), OneSession(target.model), list[int]()
     answers = list(target.answers)
-    beside.begin(opening)  # takes the target's sequence
+    beside.begin(parameters)  # takes the target's sequence
     for number, answer in enumerate(answers, 1):
         [(own, rows)] = answer.decodes
         asked = Round(number, Span(0, list(text)), own.token_ids, Form.DISTRIBUTIONS)
@@ -80,7 +82,7 @@ def test_its_answers_are_what_the_rows_and_the_noise_of_the_request_say(
             assert own.token_ids == [guess.token_id for guess in guesses]
 
             def coin(purpose: Purpose, index: int, first: int = first) -> float:
-                return uniform(opening.seed, opening.choice, purpose, first, first + index)
+                return uniform(parameters.seed, parameters.choice, purpose, first, first + index)
 
             tokens = [DraftToken(guess.token_id, guess.row) for guess in guesses]
             verdict = block_verification(tokens, said.distributions, coin)
@@ -88,7 +90,7 @@ def test_its_answers_are_what_the_rows_and_the_noise_of_the_request_say(
             counts.append(verdict.accepted_count)
             added = [*own.token_ids[: verdict.accepted_count], verdict.next_token_id]
         else:
-            added = [said.distributions[0].race(opening.seed, opening.choice, first)[0]]
+            added = [said.distributions[0].race(parameters.seed, parameters.choice, first)[0]]
         for i, token_id in enumerate(added):
             assert rows.sampled[i] == token_id and rows.candidates[i] == said.candidates[i]
             assert dict(rows.logprobs[i])[token_id] == dict(said.logprobs[i])[token_id]
@@ -96,3 +98,9 @@ def test_its_answers_are_what_the_rows_and_the_noise_of_the_request_say(
         text += added
     assert len(text) >= len(PROMPT) + 40 and not drafts
     assert min(counts) < 3 and max(counts) > 0
+
+
+def test_nothing_is_drawn_from_a_row_without_numbers(target: OneSession) -> None:
+    guess = guesser(target.model, opening(Rule.REJECTION, SAMPLERS["xtc"]), None, 0.0)
+    with pytest.raises(ValueError):
+        guess(np.full(320, np.nan, np.float32), len(PROMPT), PROMPT)
