@@ -127,6 +127,8 @@ def check_draft(path: Path) -> Checked:
     head = find_head(first.values, tensors)
     try:
         _check_model(first.values)
+        if head is not None and head.is_alone and "token_embd.weight" in tensors:
+            _check_embeddings(tensors["token_embd.weight"], first.values)
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
     learned = tensors.get("position_embd.weight")
@@ -137,6 +139,14 @@ def check_draft(path: Path) -> Checked:
         has_long_factors=any("rope_factors_long" in name for name in tensors),
         head=head,
     )
+
+
+def _check_embeddings(matrix: _Tensor, values: dict[str, Value]) -> None:
+    """Check that a head has a row for each token: llama.cpp takes EAGLE-3's as they are."""
+    tokens = values["tokenizer.ggml.tokens"]
+    count, wanted = matrix.shape[-1], len(tokens) if isinstance(tokens, list) else 0
+    if count < wanted:
+        raise _Damaged(f"it has embeddings of {count} tokens, not of {wanted}")
 
 
 def is_head(path: Path) -> bool:

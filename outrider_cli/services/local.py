@@ -47,6 +47,12 @@ class LocalPlan:
         return [word for word in self.orchestrator if word.startswith("--traces=")]
 
     @property
+    def drafts_in_target(self) -> bool:
+        """Whether a target is started here that drafts with the draft's file, too."""
+        names_it = any(word.startswith("--draft-model=") for word in self.own_draft_words)
+        return names_it and isinstance(self.target, HostedModel)
+
+    @property
     def own_draft_words(self) -> Sequence[str]:
         """The options that let the target draft, too: where both are here, with the same model.
 
@@ -79,10 +85,9 @@ class LocalServices:
     async def start(self) -> str:
         """Return the orchestrator's address; the models may still be loading."""
         plan, apart = self._plan, self._plan.draft
-        if isinstance(plan.draft, HostedModel) and _is_head(plan.draft.model):
-            apart = None  # it drafts in its target's process alone
-            if not isinstance(plan.target, HostedModel):
-                raise InvalidConfig("draft-model", "is a head: name it where its target runs")
+        is_head = isinstance(plan.draft, HostedModel) and _is_head(plan.draft.model)
+        if is_head and plan.drafts_in_target:
+            apart = None
         if isinstance(plan.target, HostedModel):
             self.target = await self._start_model("target", plan.target, more=plan.own_draft_words)
         if isinstance(apart, HostedModel):

@@ -21,6 +21,7 @@ import trustme
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.certificates import token_of, write_certificates, write_tokens
 from tests.support.commands import GREEDY, Command, outrider_json, run_here, service, status, until
+from tests.support.tiny_heads import write_eagle3, write_llama
 
 FAST = ("--threads", "1", "--draft-threads", "1", "--n-draft", "4", "--listen", "127.0.0.1:0")
 
@@ -287,3 +288,12 @@ def test_a_draft_that_dies_before_the_pair_is_ready_is_one_line() -> None:
         told = command.finish()
         assert told.code == 1
         assert told.err.endswith("\noutrider: draft: ended unexpectedly (SIGKILL)\n")
+
+
+def test_a_head_in_a_file_of_its_own_drafts_in_its_targets_process_alone(tmp_path: Path) -> None:
+    files = write_llama(tmp_path / "target.gguf"), write_eagle3(tmp_path / "head.gguf")
+    with up(f"--model={files[0]}", f"--draft-model={files[1]}") as command:
+        lines = ready(command)
+        assert any(line.startswith("speculating with eagle3") for line in lines)
+        assert sorted(command.services()) == ["orchestrator", "target"]
+        assert tried(lines[-1])["statistics"]["accepted_token_count"] > 3

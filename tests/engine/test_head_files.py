@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outrider import logs
 from outrider.engine.guesser import guesser
 from outrider.engine.head_draft import HeadDraft, Pairs
 from outrider.engine.llama import LlamaModel
@@ -21,6 +23,8 @@ from outrider.engine.own_draft import DraftAsk, DraftLine
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import open_own_head
+from tests.engine.load_mutants import best as guess_best
+from tests.engine.load_mutants import use_apart
 from tests.engine.test_head_draft import (
     DRAFTED,
     PROMPT,
@@ -38,6 +42,7 @@ from tests.support.tiny_architectures import write_architecture
 from tests.support.tiny_gguf import Vocabulary, write_model
 from tests.support.tiny_heads import (
     MTP_TARGETS,
+    Tensors,
     write_dflash,
     write_eagle3,
     write_llama,
@@ -49,6 +54,7 @@ def head_config(path: Path) -> LlamaConfig:
     return LlamaConfig(path=path, context=0, sequence_count=4, thread_count=1, pad_multiple=1)
 
 
+MUTANTS = 20  # of each kind; some 150 ms each
 Files = tuple[Path, Path]  # a target, and a head of its
 
 KINDS: dict[str, tuple[Callable[..., Path], dict[str, Any], float, float]] = {
@@ -282,3 +288,99 @@ def test_a_head_of_other_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="other tokens than the target"):
         model.open_head(head_config(path))
     model.close()
+
+
+# --- damaged ones, each in a process of its own ---
+
+
+def serve(path: Path) -> str:
+    """Write a text beside a head; return what was said of it."""
+    said = list[str]()
+    logs.warning = lambda *words, **values: said.append(f"{words[1]}: {values}")
+    model = load(path.with_name("target.gguf"), mtp=False)
+    draft, text = open_own_head(model, ModelConfig(model=path)), start(model)
+    for _ in range(12):
+        line = DraftLine(SESSION, b"", DraftAsk(text, 3, guess_best), 0)
+        if draft is not None:
+            draft.draft([line], 1.0)
+        round_of(model, text, [each.token_id for each in line.guesses])
+    if draft is not None:
+        draft.close()
+    model.close()
+    return f"wrote, {' '.join(said)}"
+
+
+def filled(name: str, value: float) -> Callable[[Tensors], object]:
+    return lambda tensors: tensors.update({name: np.full_like(tensors[name], value)})
+
+
+def shaped(name: str, *shape: int) -> Callable[[Tensors], object]:
+    return lambda tensors: tensors.update({name: np.ones(shape, np.float32)})
+
+
+WRITERS: dict[str, Callable[..., Path]] = {
+    "eagle3": write_eagle3,
+    "dflash": write_dflash,
+    "dspark": partial(write_dflash, has_markov=True),
+}
+DAMAGE: list[tuple[str, Callable[[Tensors], object], str]] = [
+    ("eagle3", filled("fc.weight", np.nan), "computes no numbers"),
+    ("eagle3", filled("blk.0.attn_v.weight", np.nan), "computes no numbers"),
+    ("eagle3", shaped("fc.weight", 64, 96), "wrong shape"),
+    ("eagle3", shaped("token_embd.weight", 128, 64), "embeddings of 128 tokens"),
+    ("eagle3", shaped("output.weight", 64, 64), "wrong shape"),
+    ("dflash", filled("fc.weight", np.nan), "own draft off"),
+    ("dflash", shaped("fc.weight", 64, 64), "wrong shape"),
+    ("dflash", shaped("token_embd.weight", 128, 64), "embeddings of 128 tokens"),
+    ("dspark", filled("markov_w2.weight", np.nan), "computes no numbers"),
+    ("dspark", shaped("markov_w2.weight", 64, 32), "wrong shape"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize(("kind", "edit", "said"), DAMAGE, ids=[f"{c[0]} {c[2]}" for c in DAMAGE])
+def test_a_damaged_head_is_told_in_a_line_and_its_target_writes_on(
+    tmp_path: Path, kind: str, edit: Callable[[Tensors], object], said: str
+) -> None:
+    write_llama(tmp_path / "target.gguf")
+    outcome = use_apart(WRITERS[kind](tmp_path / "head.gguf", edit=edit), serve)
+    assert outcome.startswith("wrote, ") and said in outcome and "\n" not in outcome
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_no_missing_tensor_ends_the_process(tmp_path: Path, kind: str) -> None:
+    write_llama(tmp_path / "target.gguf")
+    tensors: Tensors = {}
+    WRITERS[kind](tmp_path / "head.gguf", edit=tensors.update)
+    for name in tensors:
+        path = WRITERS[kind](tmp_path / "head.gguf", edit=lambda t, name=name: t.pop(name))
+        outcome = use_apart(path, serve)
+        assert outcome.startswith("wrote, "), f"{name}: {outcome}"
+
+
+@pytest.mark.parametrize("drafted", [[-1], [320], [2**40], []])
+def test_drafted_tokens_that_the_target_has_not_are_told(
+    tmp_path: Path, drafted: list[int]
+) -> None:
+    write_llama(tmp_path / "target.gguf")
+    ids = np.array([*range(len(drafted), 159), *drafted], np.int64) if drafted else drafted
+    path = write_eagle3(tmp_path / "head.gguf", drafted=np.array(ids, np.int64))
+    with pytest.raises(InvalidConfig, match="its drafted tokens are not all among its 320"):
+        open_head_file(head_config(path))
+
+
+def test_no_mutant_of_a_head_ends_the_process(tmp_path: Path) -> None:
+    """Bytes of the header, which says how its tensors are read."""
+    write_llama(tmp_path / "target.gguf")
+    draw = np.random.default_rng(3)
+    for write in WRITERS.values():
+        whole = write(tmp_path / "head.gguf").read_bytes()
+        path = tmp_path / "mutant.gguf"
+        for _ in range(MUTANTS):
+            mutant = bytearray(whole)
+            begin = whole.index(b".target_layers")
+            for _ in range(1 + int(draw.integers(3))):
+                mutant[int(draw.integers(begin - 600, begin + 60))] ^= 1 << int(draw.integers(8))
+            path.write_bytes(mutant)
+            outcome = use_apart(path, serve)
+            assert outcome.startswith("wrote, "), outcome

@@ -325,7 +325,13 @@ def _shared(now: float = 1.0) -> Tensors:
     return tensors
 
 
-def write_eagle3(path: Path, layers: tuple[int, ...] = _LAYERS, borrows: bool = False) -> Path:
+def write_eagle3(
+    path: Path,
+    layers: tuple[int, ...] = _LAYERS,
+    borrows: bool = False,
+    edit: Callable[[Tensors], object] = lambda _: None,
+    drafted: NDArray[np.int64] = _DRAFTED,
+) -> Path:
     """Write an EAGLE-3 head, which may have the target's matrix in place of its embeddings.
 
     FAR is of the second layer's row, NOW of the token, which an attention head finds by it, and OWN
@@ -353,7 +359,8 @@ def write_eagle3(path: Path, layers: tuple[int, ...] = _LAYERS, borrows: bool = 
     block |= {"attn_q.weight": finds, "attn_k.weight": finds, "attn_v.weight": reads}
     block |= {"attn_output.weight": writes, "attn_norm_2.weight": _ones(WIDTH)}
     tensors |= {"fc.weight": takes, **_numbered({0: block})}
-    return _write_head(writer, path, tensors, _DRAFTED)
+    edit(tensors)
+    return _write_head(writer, path, tensors, drafted)
 
 
 def write_dflash(
@@ -362,6 +369,7 @@ def write_dflash(
     layers: tuple[int, ...] = _LAYERS,
     borrows: bool = False,
     block: int = 8,
+    edit: Callable[[Tensors], object] = lambda _: None,
 ) -> Path:
     """Write a DFlash head, or with a Markov head a DSpark one.
 
@@ -394,6 +402,7 @@ def write_dflash(
             "conf_proj.weight": np.zeros((1, WIDTH + _NOW), np.float32),
             "conf_proj.bias": np.zeros(1, np.float32),
         }
+    edit(tensors)
     return _write_head(writer, path, tensors)
 
 
