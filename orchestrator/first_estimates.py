@@ -8,7 +8,7 @@ from outrider.core.rates import DraftRates, Mean
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable, Point, RejectionCost
 from outrider.descriptions import draft_source, own_source
-from outrider.messages import MAX_LINES
+from outrider.messages import MAX_DRAFT, MAX_LINES
 from outrider.trees import MAX_LEAVES
 from outrider.v1 import common_pb2 as common
 
@@ -73,6 +73,7 @@ def costs_of_target(target: Described, generation_count: int) -> TargetCosts:
                 token_time=Mean(own.token_milliseconds / 1e3),
                 read_time=Mean(own.read_milliseconds / 1e3),
                 latency=Mean(0.0),
+                most_tokens=own.token_limit or MAX_DRAFT,
             )
     return costs
 

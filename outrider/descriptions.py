@@ -7,6 +7,7 @@ from typing import Any
 
 from outrider.costs import MOST_ROWS
 from outrider.errors import InvalidRequest
+from outrider.messages import MAX_DRAFT
 from outrider.speculation import MODEL, HeadKind
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
@@ -138,6 +139,9 @@ def _check_own_draft(draft: common.OwnDraft) -> None:
     if len(draft.model_name) > _MOST_CHARACTERS["model_name"]:
         raise InvalidRequest("own_draft.model_name", "is too long")
     at_least("own_draft.weight_byte_count", draft.weight_byte_count, 0)
+    if not 0 <= draft.token_limit <= MAX_DRAFT:
+        wrong = f"{draft.token_limit} is not in [0, {MAX_DRAFT}]"
+        raise InvalidRequest("own_draft.token_limit", wrong)
     token, read = draft.token_milliseconds, draft.read_milliseconds
     if not 0.0 < token <= _LONGEST_DECODE:
         raise InvalidRequest("own_draft.token_milliseconds", f"{token} is not in (0, 3600000]")

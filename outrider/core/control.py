@@ -306,7 +306,8 @@ class Control(ABC):
         alone, *others = forecasts(self._conditions(), n_max, run_ahead)
         may_use_own = asked.policy is Policy.MEASURED and own is not None and not own.drafts_nothing
         if may_use_own and own is not None and not own.rates.gain.backs_off(sessions):
-            others.append(own_forecast(self._own_conditions(own), asked.n_max))
+            most = min(asked.n_max, own.rates.most_tokens)
+            others.append(own_forecast(self._own_conditions(own), most))
         best = max(others, key=lambda each: each.rate, default=alone)
         return best if self._pays(best, alone) else alone
 

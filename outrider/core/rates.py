@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from outrider.core.forecast import frame_size
-from outrider.messages import Rule
+from outrider.messages import MAX_DRAFT, Rule
 from outrider.speculation import MODEL
 
 FIRST_RETRY, LAST_RETRY = 64, 1024
@@ -293,6 +293,8 @@ class DraftRates:
     """Seconds from an order to its first frame that the draft's own time does not explain."""
     loaded_token_time: float = 0.0
     """`token_time` as measured at load; 0 if that was not reported."""
+    most_tokens: int = MAX_DRAFT
+    """Tokens that it drafts after a text."""
     line_ratios: Sequence[float] = (1.0,)
     """A token's time while the draft writes 1, 2, ... lines, over one alone; as many as it can."""
     acceptance: dict[Rule, AcceptanceRate] = field(default_factory=dict)

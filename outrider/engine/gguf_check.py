@@ -55,6 +55,7 @@ _EQUAL_HEADS = {  # architectures whose graph asserts that all these sizes of a 
     *("llama", "llama4", "mistral3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "smollm3"),
     *("granite", "olmo2", "olmoe", "starcoder2", "internlm2", "falcon", "deepseek", "seed_oss"),
 }
+_COMPRESSED = ("deepseek2", "deepseek32", "glm-dsa")  # all heads share compressed keys
 _MOST_STATE = 1 << 20
 _TWICE_AS_WIDE = ("mamba", "jamba", "granitehybrid")
 _DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe", "qwen4exp")
@@ -378,12 +379,20 @@ def _check_model(values: dict[str, Value]) -> None:
 def _check_heads(keys: _Keys) -> None:
     """Check what attention divides by."""
     heads = keys.integer("attention.head_count", _MOST_HEADS)
-    if heads % (keys.integer("attention.head_count_kv", _MOST_HEADS, heads) or 1):
+    shared = keys.integer("attention.head_count_kv", _MOST_HEADS, heads)
+    if heads % (shared or 1):
         raise _Damaged("its attention heads do not share its key-value heads")
     size = keys.integer("embedding_length", 2**31 - 1) // (heads or 1)
     key = keys.integer("attention.key_length", 2**16, size)
     value = keys.integer("attention.value_length", 2**16, size)
     rotated = keys.integer("rope.dimension_count", 2**16, key)
+    sections = keys.get("rope.dimension_sections")
+    if isinstance(sections, tuple) and sum(x for x in sections if isinstance(x, int)) > key:
+        raise _Damaged(f"its heads of {key} keys are rotated in sections of {sections}")
+    is_latent = keys.architecture in _COMPRESSED and keys.get("attention.key_length_mla")
+    latent = keys.integer("attention.kv_lora_rank", 2**16)
+    if is_latent and (key != latent + rotated or shared != 1):
+        raise _Damaged(f"its {shared} rows of {latent} and {rotated} rotated are {key} keys")
     if keys.architecture in _EQUAL_HEADS and not key == value == rotated:
         raise _Damaged(
             f"its heads have {key} keys, {value} values, {rotated} rotated: not one size"

@@ -18,7 +18,7 @@ import numpy as np
 
 from outrider.engine.cache import Session, SessionCache, common_prefix
 from outrider.engine.calibrate import REPEATS
-from outrider.engine.hidden_rows import Rows
+from outrider.engine.hidden_rows import RowReader, Rows
 from outrider.engine.model import MAX_ROWS_OUT, Model, Row
 from outrider.engine.own_draft import DraftCosts, DraftLine, DraftMemory, OwnDraft
 from outrider.errors import DecodeFailed
@@ -95,7 +95,7 @@ class Head(DraftMemory, Protocol):
 class HeadTarget(Model, Protocol):
     """A model that keeps its hidden rows."""
 
-    def keep_rows(self, layers: tuple[int, ...]) -> None:
+    def keep_rows(self, layers: tuple[int, ...], reader: RowReader | None = None) -> None:
         """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
         ...
 
@@ -121,6 +121,8 @@ class HeadDraft(OwnDraft):
         cache = SessionCache(head.sequence_count)
         super().__init__(target, head, cache, head.context, at_once, clock)
         self.name, self.head_kind, self.weight_bytes = head.name, head.kind, head.weight_bytes
+        most = max(head.block_count, head.size)
+        self.most_tokens = most if most > 1 else 0
         self._head, self._target = head, target
         # Of each session that is drafted for: what its next tokens read; with several blocks, of
         # which each reads them all, since the draft's first. Empty between drafts.
@@ -130,7 +132,11 @@ class HeadDraft(OwnDraft):
         except DecodeFailed:
             head.close()
             raise
-        target.keep_rows(head.target_layers)
+        self._keep_rows()
+
+    def _keep_rows(self) -> None:
+        """Have the target keep the rows that the head reads."""
+        self._target.keep_rows(self._head.target_layers)
 
     def _time(self) -> DraftCosts:
         """Return what decodes cost here; sequence 0 is used and left empty.
@@ -151,12 +157,10 @@ class HeadDraft(OwnDraft):
         self._next_rows.clear()
 
     def _follow(self, line: DraftLine, busy: Collection[bytes], deadline: float) -> Session | None:
-        text = line.tokens
-        if line.sequence is None or len(text) < 2 or len(text) + line.ask.count > self._capacity:
+        found = self._rows_of(line)
+        if found is None:
             return None
-        first, rows = self._target.hidden_rows(line.sequence)
-        if not first < len(text) - 1 <= first + len(rows):
-            return None  # the target has not read the text
+        (first, rows), text = found, line.tokens
         session = self._enter(line, busy)
         if session is None:
             return None
@@ -177,6 +181,15 @@ class HeadDraft(OwnDraft):
             before = np.concatenate([np.zeros((1, self._head.row_width), np.float32), before])
         self._next_rows[line.session_id] = before
         return session
+
+    def _rows_of(self, line: DraftLine) -> tuple[int, Rows] | None:
+        """Return the rows of a line's text; None where it may not begin."""
+        text = line.tokens
+        if line.sequence is None or len(text) < 2 or len(text) + line.ask.count > self._capacity:
+            return None
+        first, rows = self._target.hidden_rows(line.sequence)
+        is_read = first < len(text) - 1 <= first + len(rows)  # by the target
+        return (first, rows) if is_read else None
 
     def _step(self, lines: Sequence[tuple[DraftLine, Session]]) -> None:
         blocks, reads = self._head.block_count, self._head.lag - 1  # 0, or all but the last token

@@ -8,7 +8,7 @@ own. Pure: it looks at the keys and the tensors' names of a file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from outrider.speculation import HeadKind
@@ -126,32 +126,38 @@ def find_head(values: Mapping[str, object], tensors: Collection[str]) -> Head | 
         return Head(HeadKind.MTP, architecture, fault=_unsupported(architecture))
     blocks = values.get(f"{architecture}.block_count")
     count = values.get(f"{architecture}.nextn_predict_layers")
-    if not isinstance(blocks, int) or not isinstance(count, int) or not 0 < count <= blocks:
+    if not isinstance(blocks, int) or not isinstance(count, int) or not 0 < count < blocks:
         return None
-    names = [f"blk.{i}." for i in range(blocks - count, blocks)]
-    if not any(name.startswith(f"{names[0]}nextn.") for name in tensors):
+    its = range(blocks - count, blocks)
+    # What llama.cpp goes by; architectures whose heads it cannot run may have other norms.
+    trunk = "blk.0.attn_norm.weight" if architecture in _MTP_GRAPHS else "blk.0."
+    is_alone = not any(name.startswith(trunk) for name in tensors)
+    if not is_alone and not any(name.startswith(f"blk.{its.start}.nextn.") for name in tensors):
         return None  # converted without it
-    graph = _MTP_GRAPHS.get(architecture)
+    # No graph scales attention by the position.
+    is_scaled = f"{architecture}.attention.temperature_scale" in values
+    graph = None if is_scaled else _MTP_GRAPHS.get(architecture)
     return Head(
         HeadKind.MTP,
         architecture,
-        is_alone="blk.0.attn_norm.weight" not in tensors,
+        is_alone=is_alone,
         width=_number(values, f"{architecture}.embedding_length"),
         block_count=count,
         gives_wanted=graph is not None and graph.gives_wanted,
-        fault=_mtp_fault(architecture, graph, names, tensors),
+        fault=_mtp_fault(architecture, graph, its, tensors),
     )
 
 
 def _mtp_fault(
-    architecture: str, graph: _MtpGraph | None, blocks: Sequence[str], tensors: Collection[str]
+    architecture: str, graph: _MtpGraph | None, blocks: range, tensors: Collection[str]
 ) -> str:
     if graph is None:
         return _unsupported(architecture)
     if len(blocks) > 1 and not graph.takes_blocks:
         count = len(blocks)
         return f"has {count} MTP heads, of which llama.cpp takes one in {architecture} models"
-    for block in blocks:
+    for number in blocks:
+        block = f"blk.{number}."
         missing = [
             [name for name in (*_NEXTN, *wanted) if block + name not in tensors]
             for wanted in graph.tensors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,26 @@ def unpack(window: RowWindow, width: int) -> Rows:
     return np.nan_to_num(rows, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
 
 
+class RowReader(Protocol):
+    """What reads the rows of sequences before they are dropped."""
+
+    def note(self, sequence: int, position: int, rows: Rows, first: int, kept: Rows) -> None:
+        """Take note of a decode from a position on; `kept` are rows from `first` on, before it."""
+        ...
+
+    def copy(self, source: int, destination: int) -> None:
+        """Let a sequence have what was read of another."""
+        ...
+
+    def exchange(self, first: int, second: int) -> None:
+        """Give each of two sequences what was read of the other."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all, as sequences begin anew."""
+        ...
+
+
 class HiddenRows:
     """The rows of each sequence, without a gap and up to the newest that was decoded.
 
@@ -37,8 +59,11 @@ class HiddenRows:
     its own text, and those before it are of that.
     """
 
-    def __init__(self, sequence_count: int, width: int) -> None:
-        self._width = width
+    def __init__(self, sequence_count: int, width: int, reader: RowReader | None = None) -> None:
+        """A reader is shown the rows of each decode, and is asked for none again."""
+        self._width, self._reader = width, reader
+        if reader is not None:
+            reader.clear()
         # Of each sequence: position of its first row, their number, and where they are. There is
         # room for twice as many as count, so that not every decode moves them.
         self._first = [0] * sequence_count
@@ -47,6 +72,11 @@ class HiddenRows:
 
     def note(self, sequence: int, position: int, rows: Rows) -> None:
         """Copy the rows of a decode, in place of those from its position on."""
+        if self._reader is not None:
+            self._reader.note(sequence, position, rows, *self.of(sequence))
+        self._note(sequence, position, rows)
+
+    def _note(self, sequence: int, position: int, rows: Rows) -> None:
         position += len(rows) - len(rows[-HIDDEN_ROWS:])
         rows = rows[-HIDDEN_ROWS:]
         held = self._rows[sequence]
@@ -68,7 +98,7 @@ class HiddenRows:
         held, count = self._rows[sequence], self._count[sequence]
         if held is None:
             return 0, np.empty((0, self._width), np.float32)
-        skipped = max(0, count - HIDDEN_ROWS)
+        skipped = max(0, count - HIDDEN_ROWS) if self._reader is None else 0
         return self._first[sequence] + skipped, held[skipped:count]
 
     def copy(self, source: int, destination: int) -> None:
@@ -76,7 +106,10 @@ class HiddenRows:
         first, rows = self.of(source)
         self._count[destination] = 0
         if len(rows):
-            self.note(destination, first, rows)
+            self._note(destination, first, rows[:HIDDEN_ROWS])
+            self._note(destination, first + len(rows[:HIDDEN_ROWS]), rows[HIDDEN_ROWS:])
+        if self._reader is not None:
+            self._reader.copy(source, destination)
 
     def exchange(self, first: int, second: int) -> None:
         """Give each of two sequences the rows of the other."""
@@ -84,6 +117,8 @@ class HiddenRows:
         its = self._first[second], self._count[second], self._rows[second]
         self._first[first], self._count[first], self._rows[first] = its
         self._first[second], self._count[second], self._rows[second] = mine
+        if self._reader is not None:
+            self._reader.exchange(first, second)
 
 
 def rows_bytes(width: int) -> int:

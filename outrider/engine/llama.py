@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
-from outrider.engine.hidden_rows import Rows
+from outrider.engine.hidden_rows import RowReader, Rows
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_batch import Batch, is_token, matrix, wanted_rows
 from outrider.engine.llama_block_heads import LlamaBlockHead
@@ -222,9 +222,9 @@ class LlamaModel:
             self._threads.attach(head.context_pointer)
         return head
 
-    def keep_rows(self, layers: tuple[int, ...]) -> None:
+    def keep_rows(self, layers: tuple[int, ...], reader: RowReader | None = None) -> None:
         """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
-        self._hidden.keep(layers)
+        self._hidden.keep(layers, reader)
         self._description = self._describe()
 
     def hidden_rows(self, sequence: int) -> tuple[int, Rows]:

@@ -53,14 +53,10 @@ class LlamaBlockHead(HeadContext):
             self.check(each.sequence, each.position, each.token_ids, len(each.token_ids))
         reading = [each for each in rising if len(each.rows)]
         if reading:
-            rows = np.concatenate([each.rows for each in reading])
-            assert len(rows) <= self.batch_rows, f"{len(rows)} rows in one decode"
-            self._rows.put(
-                [Chunk(e.sequence, e.position, e.token_ids[:-1], 0) for e in reading], rows
+            self._put(
+                [Chunk(e.sequence, e.position, e.token_ids[:-1], 0) for e in reading],
+                np.concatenate([each.rows for each in reading]),
             )
-            self._decode(self._rows)
-            for each in reading:
-                self._read[each.sequence] = each.position + len(each.rows)
         masks = [self._mask] * (size - 1)
         blocks = [
             Chunk(e.sequence, e.position + len(e.rows), [e.token_ids[-1], *masks], size)
@@ -74,3 +70,17 @@ class LlamaBlockHead(HeadContext):
             (list(logits[n][self._skipped :][: each.count]), self._no_row)
             for n, each in enumerate(rising)
         ]
+
+    def read(self, sequence: int, position: int, rows: Rows) -> None:
+        for first in range(0, len(rows), self.batch_rows):
+            part = rows[first : first + self.batch_rows]
+            self.check(sequence, position + first, [0], len(part))
+            self._put([Chunk(sequence, position + first, [0] * len(part), 0)], part)
+
+    def _put(self, chunks: Sequence[Chunk], rows: Rows) -> None:
+        """Append rows of the target to sequences."""
+        assert len(rows) <= self.batch_rows, f"{len(rows)} rows in one decode"
+        self._rows.put(chunks, rows)
+        self._decode(self._rows)
+        for chunk in chunks:
+            self._read[chunk.sequence] = chunk.position + len(chunk.token_ids)

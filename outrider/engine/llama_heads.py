@@ -20,7 +20,7 @@ import numpy as np
 from outrider.engine.branches import stem_count
 from outrider.engine.head_draft import Pairs
 from outrider.engine.heads import Head, feeds_mtp
-from outrider.engine.hidden_rows import HiddenRows, Rows
+from outrider.engine.hidden_rows import HiddenRows, RowReader, Rows
 from outrider.engine.llama_batch import Batch, RowBatch, matrix
 from outrider.engine.llama_library import (
     last_error,
@@ -145,6 +145,7 @@ class HiddenOutput:
         self._model = model
         self._layers: tuple[int, ...] | None = None  # whose inputs are kept; () the last row
         self._rows: HiddenRows | None = None
+        self._reader: RowReader | None = None
 
     @property
     def last_row_width(self) -> int:
@@ -155,18 +156,18 @@ class HiddenOutput:
         """Take rows from this context, of sequences that are empty."""
         self._context, self._count = context, sequence_count
         if self._layers is not None:
-            self.keep(self._layers)
+            self.keep(self._layers, self._reader)
 
-    def keep(self, layers: tuple[int, ...]) -> None:
-        """Keep the rows of what is decoded from now on."""
-        self._layers = layers
+    def keep(self, layers: tuple[int, ...], reader: RowReader | None) -> None:
+        """Keep the rows of what is decoded from now on, and show them to a reader."""
+        self._layers, self._reader = layers, reader
         self._columns = int(ll.llama_model_n_embd_out(self._model))
         last = int(ll.llama_model_n_layer(self._model))  # whose input is the last row
         self._sources = [
             layer_input(self._context, layer) if layer < last else last_rows(self._context)
             for layer in layers or (last,)
         ]
-        self._rows = HiddenRows(self._count, len(self._sources) * self._columns)
+        self._rows = HiddenRows(self._count, len(self._sources) * self._columns, reader)
 
     def take(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
         """Keep the rows of what was just decoded; of a tree's nodes, which may go, none."""
@@ -176,7 +177,7 @@ class HiddenOutput:
         begin = 0
         for chunk, width in zip(chunks, widths, strict=True):
             count = stem_count(chunk) if chunk.parents else len(chunk.token_ids)
-            first = max(0, count - HIDDEN_ROWS)
+            first = max(0, count - HIDDEN_ROWS) if self._reader is None else 0
             rows = [each[begin + first : begin + count] for each in found]
             joined = np.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
             self._rows.note(chunk.sequence, chunk.position + first, joined)

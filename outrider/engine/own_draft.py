@@ -114,6 +114,8 @@ class OwnDraft(ABC):
     """How it drafts, where it is a head; None: a small model."""
     weight_bytes: int
     """That it reads for a token."""
+    most_tokens: int = 0
+    """That it drafts after a text; 0: any number."""
     costs: DraftCosts
     translation: Translation | None = None
     """Of its ids, where they are others than the target's."""

@@ -19,11 +19,11 @@ import grpc
 from outrider import handshake, logs
 from outrider.costs import CostTable
 from outrider.engine.batching import limits_of
+from outrider.engine.block_draft import draft_of
 from outrider.engine.calibrate import token_seconds
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.gguf_check import check_draft, check_gguf, is_head
-from outrider.engine.head_draft import HeadDraft
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
 from outrider.engine.kernel_trial import DRAFT_ROWS, TARGET_ROWS, choose
@@ -270,7 +270,7 @@ def open_own_head(target: Model, config: ModelConfig | None = None) -> OwnDraft 
     if (config or target.has_head) and not fault:
         try:
             file = llama_config(config) if config is not None else None
-            return HeadDraft(target.open_head(file), target)
+            return draft_of(target.open_head(file), target)
         except (InvalidConfig, DecodeFailed) as error:
             fault = str(error)
     if fault:

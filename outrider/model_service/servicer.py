@@ -337,6 +337,7 @@ def _describe_own_draft(draft: OwnDraft) -> common.OwnDraft:
         token_milliseconds=1e3 * draft.costs.token,
         read_milliseconds=1e3 * draft.costs.read,
         weight_byte_count=draft.weight_bytes,
+        token_limit=draft.most_tokens,
     )
 
 

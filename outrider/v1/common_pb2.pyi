@@ -401,18 +401,20 @@ class HiddenRows(_message.Message):
     def __init__(self, position: _Optional[int] = ..., rows: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class OwnDraft(_message.Message):
-    __slots__ = ("model_name", "token_milliseconds", "read_milliseconds", "weight_byte_count", "head")
+    __slots__ = ("model_name", "token_milliseconds", "read_milliseconds", "weight_byte_count", "head", "token_limit")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     TOKEN_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     READ_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     token_milliseconds: float
     read_milliseconds: float
     weight_byte_count: int
     head: HeadKind
-    def __init__(self, model_name: _Optional[str] = ..., token_milliseconds: _Optional[float] = ..., read_milliseconds: _Optional[float] = ..., weight_byte_count: _Optional[int] = ..., head: _Optional[_Union[HeadKind, str]] = ...) -> None: ...
+    token_limit: int
+    def __init__(self, model_name: _Optional[str] = ..., token_milliseconds: _Optional[float] = ..., read_milliseconds: _Optional[float] = ..., weight_byte_count: _Optional[int] = ..., head: _Optional[_Union[HeadKind, str]] = ..., token_limit: _Optional[int] = ...) -> None: ...
 
 class PlainCosts(_message.Message):
     __slots__ = ("alone_milliseconds", "native_milliseconds", "exact_milliseconds")

@@ -192,3 +192,16 @@ def test_a_truncated_file_is_told(tmp_path: Path) -> None:
     path = write_mtp(tmp_path / "m.gguf", "qwen35")
     path.write_bytes(path.read_bytes()[:-1000])
     assert "m.gguf is truncated: " in use_apart(path, serve)
+
+
+@pytest.mark.parametrize(("key", "count"), [("key_length", 32), ("head_count_kv", 2)])
+def test_compressed_keys_that_do_not_add_up_are_told(tmp_path: Path, key: str, count: int) -> None:
+    edit = set_key(f"deepseek2.attention.{key}", "uint32", count)
+    path = write_mtp(tmp_path / "m.gguf", "deepseek2", edit_keys=edit)
+    assert f"{path} is damaged: its " in use_apart(path, serve)
+
+
+def test_sections_of_a_rotation_that_are_more_than_a_head_are_told(tmp_path: Path) -> None:
+    edit = set_key("qwen35.rope.dimension_sections", "array", [16, 16, 16, 16])
+    path = write_mtp(tmp_path / "m.gguf", "qwen35", edit_keys=edit)
+    assert f"{path} is damaged: its heads of 32 keys" in use_apart(path, serve)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from outrider.engine.block_draft import draft_of
 from outrider.engine.gguf_check import check_draft
 from outrider.engine.guesser import guesser
 from outrider.engine.head_draft import Head, HeadDraft, Pairs
@@ -174,7 +175,7 @@ def check_against_driver(
 ) -> float:
     """Compare drafts of these lengths with a driver's; return the share that was accepted."""
     head = open_head()
-    draft, driver, text = HeadDraft(open_head(), model), Driver(head, model), start(model)
+    draft, driver, text = draft_of(open_head(), model), Driver(head, model), start(model)
     driver.read(PROMPT, 0)
     accepted = asked = 0
     while len(text) < 60:  # as far as no row is dropped
@@ -210,8 +211,30 @@ def test_of_several_blocks_each_drafts_a_token_as_in_llama_cpp(
 def test_no_more_tokens_are_drafted_than_it_has_blocks(tmp_path: Path) -> None:
     model = load(write_mtp(tmp_path / "m.gguf", "mimo2", blocks=2))
     draft, text = HeadDraft(model.open_head(), model), start(model)
+    assert draft.most_tokens == 2
     both = ask(draft, text, count=8)
     assert len(both) == 2 and ask(draft, text, count=1) == both[:1]
+    draft.close()
+    model.close()
+
+
+def test_sessions_of_a_head_of_several_blocks_draft_together_as_they_do_alone(
+    tmp_path: Path,
+) -> None:
+    """Of texts and drafts of several lengths, and of more sessions than sequences."""
+    model = load(write_mtp(tmp_path / "m.gguf", "mimo2", blocks=3))
+    draft, guess = HeadDraft(model.open_head(), model), guesser(model, opening(), 1, 0.0)
+    texts, counts = [start(model, PROMPT[i:], i) for i in range(4)], (3, 1, 2, 3)
+    alone = [ask(draft, text, i, i, count=3) for i, text in enumerate(texts)]
+    for first in (4, 8, 12):  # sessions that take the sequences of others
+        lines = [
+            DraftLine(bytes([first + i]) * 16, b"", DraftAsk(texts[i], counts[i], guess), i)
+            for i in (2, 0, 3, 1)
+        ]
+        draft.draft(lines, 1.0)
+        drafted = {line.sequence: [g.token_id for g in line.guesses] for line in lines}
+        assert drafted == {i: alone[i][: counts[i]] for i in range(4)}
+        assert [ask(draft, text, first + i, i, count=3) for i, text in enumerate(texts)] == alone
     draft.close()
     model.close()
 

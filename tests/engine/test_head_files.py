@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from outrider import logs
+from outrider.engine.block_draft import draft_of
 from outrider.engine.guesser import guesser
 from outrider.engine.head_draft import HeadDraft, Pairs
 from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_block_heads import LlamaBlockHead
 from outrider.engine.llama_head_files import open_head_file
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, Numerics
@@ -23,12 +25,14 @@ from outrider.engine.own_draft import DraftAsk, DraftLine
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import open_own_head
+from outrider.row_window import HIDDEN_ROWS
 from tests.engine.load_mutants import best as guess_best
 from tests.engine.load_mutants import use_apart
 from tests.engine.test_head_draft import (
     DRAFTED,
     PROMPT,
     SESSION,
+    Driver,
     acceptance,
     ask,
     check_against_driver,
@@ -88,7 +92,7 @@ def model(files: Files) -> Iterator[LlamaModel]:
 
 @pytest.fixture
 def draft(files: Files, model: LlamaModel) -> Iterator[HeadDraft]:
-    draft = HeadDraft(model.open_head(head_config(files[1])), model)
+    draft = draft_of(model.open_head(head_config(files[1])), model)
     yield draft
     draft.close()
 
@@ -109,6 +113,15 @@ def test_the_rows_of_the_layers_decide_what_is_accepted(
         assert acceptance(model, draft) < 0.75 * right
 
 
+def drafted_anew(model: LlamaModel, draft: HeadDraft, text: Sequence[int], step: int) -> list[int]:
+    """Return what is drafted after a text that another sequence reads, so many tokens at once."""
+    draft.forget(bytes([9]) * 16)
+    model.truncate(3, 0)
+    for first in range(0, len(text) - 1, step):
+        model.decode([Chunk(3, first, text[first : min(first + step, len(text) - 1)], 0)])
+    return ask(draft, text, session=9, sequence=3)
+
+
 def test_it_follows_a_text_that_goes_back_and_one_with_a_gap(
     model: LlamaModel, draft: HeadDraft
 ) -> None:
@@ -116,11 +129,80 @@ def test_it_follows_a_text_that_goes_back_and_one_with_a_gap(
     for _ in range(8):
         round_of(model, text, ask(draft, text))
     other = [*text[:25], 77]
-    round_of(model, other, ())
-    assert ask(draft, other) == ask(draft, other, session=1)
+    for _ in range(4):
+        round_of(model, other, ())
+    assert ask(draft, other) == drafted_anew(model, draft, other, 7)
     for _ in range(100):  # written without a draft
         round_of(model, other, ())
-    assert ask(draft, other) == ask(draft, other, session=2)
+    drafted = ask(draft, other)
+    assert drafted == drafted_anew(model, draft, other, 200)
+    assert drafted == drafted_anew(model, draft, other, 30)
+
+
+@pytest.mark.parametrize("files", ["dflash", "dspark"], indirect=True)
+def test_a_head_of_blocks_reads_whole_texts_however_they_are_written(
+    files: Files, model: LlamaModel, draft: HeadDraft
+) -> None:
+    head = model.open_head(head_config(files[1]))
+    driver, text = Driver(head, model), start(model)
+    driver.read(PROMPT, 0)
+    for i in range(150):
+        drafted = ask(draft, text) if i % 40 > 37 else []
+        if drafted:
+            assert drafted == driver.draft(text)
+        before = list(text)
+        here = round_of(model, text, drafted)
+        driver.read([before[-1], *drafted], len(before) - 1, here)
+    assert head.held(0).stop > 2 * HIDDEN_ROWS
+    head.close()
+
+
+@pytest.mark.parametrize("files", ["dflash", "dspark"], indirect=True)
+def test_what_was_read_moves_with_the_targets_sequences(
+    model: LlamaModel, draft: HeadDraft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [start(model, [*PROMPT, 5 + i], i) for i in range(2)]
+    for _ in range(150):
+        for i in range(2):
+            round_of(model, texts[i], (), i)
+    drafts = [ask(draft, texts[i], i, i) for i in range(2)]
+    model.exchange(0, 1)
+    model.copy_prefix(1, 2, len(texts[0]) - 1)
+    rows = model.hidden_rows  # of which the newest are enough for what has read the others
+    monkeypatch.setattr(model, "hidden_rows", lambda s: (rows(s)[0] + 40, rows(s)[1][40:]))
+    assert [ask(draft, texts[i], i, 1 - i) for i in range(2)] == drafts
+    round_of(model, texts[0], (), 2)
+    assert ask(draft, texts[0], 2, 2) == drafted_anew(model, draft, texts[0], 30)
+
+
+@pytest.mark.parametrize("files", ["dflash"], indirect=True)
+def test_sequences_of_a_pool_take_turns_in_fewer_of_a_head_of_blocks(files: Files) -> None:
+    model = load(files[0], mtp=False, pool=True)
+    draft = draft_of(model.open_head(head_config(files[1])), model)
+    texts = [start(model, [*PROMPT, 5 + i], i) for i in range(8)]
+    drafts = [ask(draft, text, i, i) for i, text in enumerate(texts)]
+    assert [ask(draft, text, i, i) for i, text in enumerate(texts)] == drafts
+    guess = guesser(model, opening(), 1, 0.0)
+    lines = [
+        DraftLine(bytes([i]) * 16, b"", DraftAsk(text, DRAFTED, guess), i)
+        for i, text in enumerate(texts)
+    ]
+    draft.draft(lines, 1.0)
+    assert [len(line.guesses) for line in lines] == [DRAFTED] * 4 + [0] * 4
+    draft.close()
+    model.close()
+
+
+@pytest.mark.parametrize("files", ["dflash"], indirect=True)
+def test_rows_that_are_no_numbers_end_neither_a_decode_nor_later_drafts(
+    model: LlamaModel, draft: HeadDraft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = start(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(LlamaBlockHead, "read", lambda *_: 1 / 0)
+        for _ in range(120):
+            round_of(model, text, ())
+    assert draft.is_usable and len(ask(draft, text)) == DRAFTED
 
 
 def test_sessions_share_its_decodes_and_draft_as_they_do_alone(
@@ -146,7 +228,7 @@ def test_sessions_share_its_decodes_and_draft_as_they_do_alone(
 
 def test_users_write_the_same_text_with_it(files: Files, least: float) -> None:
     def load_draft(model: Any) -> HeadDraft:
-        return HeadDraft(model.open_head(head_config(files[1])), model)
+        return draft_of(model.open_head(head_config(files[1])), model)
 
     plain, none = written(files[0], None, Numerics.EXACT, 8)
     drafted, accepted = written(files[0], load_draft, Numerics.EXACT, 8)
@@ -157,7 +239,7 @@ def test_users_write_the_same_text_with_it(files: Files, least: float) -> None:
 def test_more_tokens_than_a_block_are_not_drafted(tmp_path: Path) -> None:
     model = load(write_llama(tmp_path / "target.gguf"), mtp=False)
     path = write_dflash(tmp_path / "head.gguf", block=3)
-    draft = HeadDraft(model.open_head(head_config(path)), model)
+    draft = draft_of(model.open_head(head_config(path)), model)
     text, guess = start(model), guesser(model, opening(), 1, 0.0)
     line = DraftLine(SESSION, b"", DraftAsk(text, 6, guess), 0)
     draft.draft([line], 1.0)

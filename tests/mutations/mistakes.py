@@ -30,6 +30,7 @@ CACHE = "tests/unit/test_cache.py"
 RUNNER_UPS = "tests/unit/test_runner_up_lines.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_HEAD = "tests/engine/test_head_draft.py"
+HEAD_FILES = "tests/engine/test_head_files.py"
 HEAD_ORDERS = "tests/unit/test_head_orders.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 READING = "tests/unit/test_reading.py"
@@ -709,14 +710,14 @@ MISTAKES = (
     Mistake(
         "a head takes its own rows for the target's",
         "outrider/engine/head_draft.py",
-        "session.token_ids.extend(line.ask.text[len(session.token_ids) :])",
+        "session.token_ids.extend(line.ask.text[len(session.token_ids) : held])",
         "session.token_ids[:] = line.tokens",
         (f"{OWN_HEAD}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
     ),
     Mistake(
         "a head reads the row of the token itself",
         "outrider/engine/head_draft.py",
-        "rows[max(0, kept - 1 - first) : len(text) - 1 - first]",
+        "rows[max(0, kept - lag - first) : len(text) - 1 - first]",
         "rows[max(0, kept - first) : len(text) - first]",
         (f"{OWN_HEAD}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
     ),
@@ -733,6 +734,41 @@ MISTAKES = (
         "min(line.ask.count, self._head.block_count)",
         "1",
         (f"{OWN_HEAD}::test_of_several_blocks_each_drafts_a_token_as_in_llama_cpp",),
+    ),
+    Mistake(
+        "of what EAGLE-3's graph computes, the first logits are taken for the last",
+        "outrider/engine/llama_heads.py",
+        "outs = [len(each.token_ids) for each in rising]  # its graph computes all of them",
+        "outs = [1] * len(rising)",
+        (f"{HEAD_FILES}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
+    ),
+    Mistake(
+        "a head of blocks keeps what it read of a text that went back",
+        "outrider/engine/block_draft.py",
+        "            if self._head.held(place).stop > position:\n",
+        "            if not position:\n",
+        (f"{HEAD_FILES}::test_it_follows_a_text_that_goes_back_and_one_with_a_gap",),
+    ),
+    Mistake(
+        "a head of blocks reads nothing of what leaves the window",
+        "outrider/engine/block_draft.py",
+        "        if begin < end - HIDDEN_ROWS:\n",
+        "        if begin < 0:\n",
+        (f"{HEAD_FILES}::test_a_head_of_blocks_reads_whole_texts_however_they_are_written",),
+    ),
+    Mistake(
+        "the rows of a head's layers are joined in another order",
+        "outrider/engine/llama_heads.py",
+        "for layer in layers or (last,)",
+        "for layer in reversed(layers or (last,))",
+        (f"{HEAD_FILES}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
+    ),
+    Mistake(
+        "a head's ids of the target's tokens are taken as they are",
+        "outrider/engine/gguf_check.py",
+        "if not token_ids or not 0 <= min(token_ids) <= max(token_ids) < count:",
+        "if not token_ids:",
+        (f"{HEAD_FILES}::test_drafted_tokens_that_the_target_has_not_are_told",),
     ),
     Mistake(
         "a drafted answer that comes again is committed again",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 
 import pytest
@@ -36,6 +37,7 @@ def alone(architecture: str, layers: object = (1, 2, 3), **keys: object) -> Valu
     return values | {f"{architecture}.target_layers": layers}
 
 
+DENSE = [f"blk.2.ffn_{name}.weight" for name in ("gate", "up", "down")]
 WHOLE = ("token_embd.weight", "output.weight", "fc.weight")  # needs nothing of its target
 
 
@@ -47,6 +49,17 @@ def test_a_block_behind_the_trunk_is_an_mtp_head_of_its_file(architecture: str) 
 
 def test_such_a_block_without_a_trunk_is_a_head_alone() -> None:
     assert find_head(mtp(), ["token_embd.weight", *block()]) == Head(HeadKind.MTP, "glm4moe")
+
+
+def test_a_model_of_other_norms_is_no_head_alone() -> None:
+    tensors = ["blk.0.post_attention_norm.weight", *block()]
+    found = find_head(mtp("exaone4"), tensors)
+    assert found is not None and not found.is_alone and "exaone4" in found.fault
+
+
+def test_a_file_with_the_keys_of_a_head_and_nothing_else_writes_nothing() -> None:
+    found = find_head(mtp(), ["token_embd.weight"])
+    assert found is not None and found.is_alone and "blk.2.nextn.eh_proj" in found.fault
 
 
 NONE: list[tuple[str, Values, Iterable[str]]] = [
@@ -105,6 +118,12 @@ UNUSED: list[tuple[Values, Iterable[str], str]] = [
     (mtp("exaone4"), [*TRUNK, *block()], "has an MTP head of exaone4"),
     (alone("gemma4-assistant"), [], "has an MTP head of gemma4-assistant"),
     (mtp(heads=2, blocks=4), [*TRUNK, *block(2), *block(3)], "has 2 MTP heads"),
+    (
+        mtp("deepseek2") | {"deepseek2.attention.temperature_scale": 0.1},
+        [*TRUNK, *block()],
+        "has an MTP head of deepseek2",
+    ),
+    (mtp("hy_v3", 2**31, 2**31 - 2), [*TRUNK, *block()], "without blk.2.ffn_gate.weight"),
     *((mtp(), [*TRUNK, *block(but=name)], f"without blk.2.{name}") for name in BLOCK),
     (alone("eagle3", (1, 2)), WHOLE, "an EAGLE-3 head that reads 2 layers, not 3"),
     (alone("eagle3", b"1"), WHOLE, "an EAGLE-3 head that names no layers"),
@@ -164,3 +183,44 @@ def test_what_a_file_has_of_a_head_alone_is_its_blocks_or_all_of_it() -> None:
     assert carried(None, sizes) is None
     assert carried(inside, sizes) == CarriedHead(inside, 1, 11)
     assert carried(alone, sizes) == CarriedHead(alone, 2, 1111)
+
+
+NAMES = [f"blk.{i}.{name}" for i in range(5) for name in (*BLOCK, "attn_norm.weight")]
+VALUES: list[object] = [
+    *range(-1, 6),
+    255,
+    2**31,
+    b"3",
+    b"glm4moe",
+    b"\xff",
+    1.0,
+    True,
+    (1, 2, 3),
+    (),
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_a_file_says_it_is_told_what_llama_cpp_would_end_the_process_for(
+    seed: int,
+) -> None:
+    """Of a block of a head that is used all is there that its graph asserts."""
+    choose, used = random.Random(seed), 0
+    for _ in range(500):
+        architecture = choose.choice(("glm4moe", "step35", "mimo2", "eagle3", "dflash", "llama"))
+        values = choose.choice((mtp, alone))(architecture)
+        tensors = set(choose.sample([*NAMES, *WHOLE, *DENSE], 24)) | set(block())
+        for _ in range(choose.choice((0, 0, 0, 1, 3))):
+            values[choose.choice(list(values))] = choose.choice(VALUES)
+            tensors ^= {choose.choice(NAMES)}
+        head = find_head(values, tensors)
+        if head is None or head.fault or head.kind is not HeadKind.MTP:
+            continue
+        blocks = values[f"{architecture}.block_count"]
+        assert isinstance(blocks, int) and 0 < head.block_count < blocks
+        for number in range(blocks - head.block_count, blocks):
+            assert {f"blk.{number}.{name}" for name in BLOCK[:3]} <= tensors
+            if architecture == "glm4moe":
+                assert head.block_count == 1 and f"blk.{number}.{BLOCK[3]}" in tensors
+        used += 1
+    assert used > 10

@@ -373,6 +373,18 @@ def test_sessions_that_share_decodes_all_draft_or_none_does(sessions: int) -> No
     assert len(drafting) == (2 if sessions == 1 else 1)
 
 
+def test_one_that_drafts_few_tokens_is_not_asked_for_more() -> None:
+    known = known_pair(models(costs=FREE_ROWS, own_token=0.0001, own_acceptance=0.9))
+    known.costs.continues = True
+    assert known.costs.own is not None
+    many = control(Speculation(), Rule.MATCH, known, 1.0)
+    assert many.own_draft.count > 2
+    known.costs.own.most_tokens = 2
+    few = control(Speculation(), Rule.MATCH, known, 1.0)
+    assert few.own_draft.count == 2
+    assert few.forecast.rate < many.forecast.rate
+
+
 @pytest.mark.parametrize("sessions", [1, 4])
 def test_where_decodes_are_shared_no_draft_ends_before_the_others(sessions: int) -> None:
     known = known_pair(models(costs=FREE_ROWS, own_token=0.004))
