@@ -81,9 +81,9 @@ class Head(DraftMemory, Protocol):
         """Append pairs of distinct sequences, all of them chained or none.
 
         Return of each the logits of the tokens that are drafted, and the hidden row of its last
-        token for the next pair: float32[1, width], or none where it drafts several at once. What is
-        held beyond the text is to be cut. A block may read again from a position on what others
-        have read, as far or farther. All are valid until the next decode. Raises DecodeFailed.
+        token for the next pair: float32[1, width], or none where it drafts several at once, of
+        which nothing stays. A block may read again from a position on what others have read, as far
+        or farther. All are valid until the next decode. Raises DecodeFailed.
         """
         ...
 

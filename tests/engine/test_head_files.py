@@ -141,19 +141,20 @@ def test_it_follows_a_text_that_goes_back_and_one_with_a_gap(
 
 @pytest.mark.parametrize("files", ["dflash", "dspark"], indirect=True)
 def test_a_head_of_blocks_reads_whole_texts_however_they_are_written(
-    files: Files, model: LlamaModel, draft: HeadDraft
+    files: Files, model: LlamaModel
 ) -> None:
-    head = model.open_head(head_config(files[1]))
-    driver, text = Driver(head, model), start(model)
+    mine, head = (model.open_head(head_config(files[1])) for _ in range(2))
+    draft, driver, text = draft_of(mine, model), Driver(head, model), start(model)
     driver.read(PROMPT, 0)
     for i in range(150):
-        drafted = ask(draft, text) if i % 40 > 37 else []
+        drafted = ask(draft, text) if i > 145 or i == 9 else []
         if drafted:
             assert drafted == driver.draft(text)
         before = list(text)
         here = round_of(model, text, drafted)
         driver.read([before[-1], *drafted], len(before) - 1, here)
-    assert head.held(0).stop > 2 * HIDDEN_ROWS
+    assert mine.held(0).start == 0 and mine.held(0).stop > 2 * HIDDEN_ROWS
+    draft.close()
     head.close()
 
 
