@@ -367,8 +367,8 @@ def _check_model(values: dict[str, Value]) -> None:
     layers = keys.integer("block_count", _MOST_LAYERS)
     if not layers:
         raise _Damaged(f"it has no {keys.architecture}.block_count")
-    has_trunk = keys.architecture != "gemma4-assistant"
-    keys.integer("nextn_predict_layers", layers - has_trunk)  # or llama.cpp has no layer to run
+    is_all_head = keys.architecture == "gemma4-assistant"  # elsewhere there is a layer to run
+    keys.integer("nextn_predict_layers", layers if is_all_head else layers - 1)
     _check_heads(keys)
     _check_states(keys)
     _check_experts(keys)
