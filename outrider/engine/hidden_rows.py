@@ -60,7 +60,7 @@ class HiddenRows:
     """
 
     def __init__(self, sequence_count: int, width: int, reader: RowReader | None = None) -> None:
-        """A reader is shown the rows of each decode, and is asked for none again."""
+        """A reader is shown the rows of each decode before they are kept."""
         self._width, self._reader = width, reader
         if reader is not None:
             reader.clear()

@@ -65,8 +65,8 @@ class LlamaBlockHead(HeadContext):
         sizes = [size] * len(blocks)
         self._tokens.fill(blocks, sizes, sizes)
         self._decode(self._tokens)
-        for each in blocks:
-            self.truncate(each.sequence, each.position)
+        for drafted in blocks:
+            self.truncate(drafted.sequence, drafted.position)
         logits = self._logits(len(blocks) * size).reshape(len(blocks), size, -1)
         return [
             (list(logits[n][self._skipped :][: each.count]), self._no_row)

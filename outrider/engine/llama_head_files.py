@@ -74,8 +74,8 @@ def open_head_file(
             weight_bytes=_weight_bytes(checked),
             lender=lender,
         )
-        draws_blocks = head.kind in (HeadKind.DFLASH, HeadKind.DSPARK)
-        return LlamaBlockHead(opening) if draws_blocks else LlamaHead(opening)
+        drafts_blocks = head.kind in (HeadKind.DFLASH, HeadKind.DSPARK)
+        return LlamaBlockHead(opening) if drafts_blocks else LlamaHead(opening)
     except InvalidConfig:
         if lender is not None:
             ll.llama_free(lender)
