@@ -258,6 +258,16 @@ def test_a_head_without_matrices_needs_its_target(tmp_path: Path) -> None:
 # --- what a target shows ---
 
 
+SHOWN = {"gpt-oss": (0, 3, 4), "qwen35": (0, 3, 4), "qwen35moe": (0, 1, 2)}
+"""Layers that are kept of those whose last row counts as one, which comes last."""
+
+
+def test_of_a_hybrid_the_last_row_is_read_as_a_layer(tmp_path: Path) -> None:
+    config = head_config(write_eagle3(tmp_path / "head.gguf", (0, 1, 2)))
+    model = load(write_mtp(tmp_path / "target.gguf", "qwen35"), mtp=False)
+    check_against_driver(model, lambda: model.open_head(config), repeat(DRAFTED))
+
+
 def write_target(path: Path, architecture: str) -> Path:
     if architecture == "qwen35moe":
         return write_mtp(path, architecture)
@@ -274,7 +284,7 @@ def test_keeping_rows_of_layers_changes_no_bit_of_the_logits(
     for keeps in (False, True):
         model = load(path, False, pad_multiple=4, pool=False)
         if keeps:
-            model.keep_rows((0, 1, 2) if architecture in ("gpt-oss", "qwen35") else (0, 1))
+            model.keep_rows(SHOWN.get(architecture, (0, 1)))
         [rows] = model.decode([Chunk(0, 0, PROMPT, 2)])
         logits = [row.copy() for row in rows]
         for i in range(5):
