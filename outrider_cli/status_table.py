@@ -81,11 +81,12 @@ def _drafting(status: Status) -> str:
         return f"drafts from {sources}; {status.reason}" if sources else _NOBODY + status.reason
     ready = [peer for peer in status.peers if peer.state is PeerState.READY and peer.model]
     drafts = [peer.model.name for peer in ready if peer.role == "draft" and peer.model]
+    is_known = bool(drafts)  # what a token takes, of a draft service alone
     drafts += [peer.model.own_draft for peer in ready if peer.model and peer.model.own_draft]
     names = sorted({visible(name) for name in drafts})
     models = ", ".join(names) if len(names) <= 2 else f"{len(names)} draft models"
     said = f"speculating with {' and '.join(filter(None, (models, sources))) or 'drafts'}"
-    slow = too_slow(status.controller) if models else ""
+    slow = too_slow(status.controller) if is_known else ""
     return f"{said}; {slow}" if slow else said
 
 

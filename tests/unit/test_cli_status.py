@@ -122,6 +122,9 @@ def test_a_draft_that_is_too_slow_for_its_target_is_named_with_the_target_it_wou
     )
     quick = replace(measured, draft_token_seconds=0.002)
     assert shown(replace(ready, controller=quick))[3:] == ["speculating with small"]
+    own = replace(READY, model=replace(MODEL, own_draft="mtp"))
+    lone = shown(replace(ready, peers=(own,)))
+    assert lone[-1] == "speculating with mtp"  # of whose time nothing is known here
 
 
 def test_the_object_has_everything() -> None:
