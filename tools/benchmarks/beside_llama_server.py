@@ -17,6 +17,9 @@ drawn anew, with an empty cache. Rows take turns too, so a slow minute meets all
 An arm that cannot start, for want of memory for example, is left out, and the file says so. On a
 CPU what is measured while other processes compute is measured again, twice at most.
 
+With `--spec-type draft-mtp` and without `--draft-model` both draft with the head in the target's
+file; heads in files of their own are named like a draft model.
+
 With `--round-trip 20` there are two machines: target and orchestrator on the first half of the
 cores, the draft on the other half, on no GPU, behind a link with that many milliseconds of round
 trip, through which it dials the orchestrator. llama-server then has the first half.
@@ -51,7 +54,7 @@ from outrider.sampling import SamplingParameters
 from outrider_bench.cores import pinned
 from outrider_bench.llama_server import LlamaServer, PeerPlan, complete, request_body
 from outrider_bench.machine import QUIET_SHARE, describe_machine
-from outrider_bench.peer_drafters import draft_model
+from outrider_bench.peer_drafters import DRAFT_MODELS, draft_model
 from outrider_bench.prompts import ordinary_tokens, random_prompts
 from outrider_bench.records import Turn
 from outrider_bench.variants import Variant
@@ -104,7 +107,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=words)
     parser.add_argument("--llama-server", type=Path, required=True, metavar="PROGRAM")
     parser.add_argument("--model", type=Path, required=True, metavar="GGUF")
-    parser.add_argument("--draft-model", type=Path, required=True, metavar="GGUF")
+    parser.add_argument("--draft-model", type=Path, metavar="GGUF")
+    kinds = "what drafts, by llama-server's name"
+    parser.add_argument("--spec-type", choices=DRAFT_MODELS, default=DRAFT_MODELS[0], help=kinds)
     parser.add_argument("--name", required=True, help="the pair in words, such as '1.1B, Q4_0'")
     parser.add_argument("--out", type=Path, required=True, metavar="JSON")
     rows = "temperature, users and tokens of the prompt of each row"
@@ -190,9 +195,10 @@ async def _running_outrider(
     )
     here, there = _machines(asked)
     apart = asked.round_trip is not None
+    has_draft = asked.draft_model is not None and not apart
     plan = LocalPlan(
         target=HostedModel(asked.model, engine),
-        draft=None if apart else host_draft(asked.draft_model, engine, engine),
+        draft=host_draft(asked.draft_model, engine, engine) if has_draft else None,
         orchestrator=(f"--http={ANY_PORT}", *(("--accept-drafts",) if apart else ())),
         commands={role: pinned(COMMAND, here, role) for role in ("target", "orchestrator")},
     )
@@ -214,10 +220,10 @@ async def _running_outrider(
 
 
 async def _ready(client: OutriderClient) -> Status:
-    """Wait until both models are there, and ready. Raises VocabularyMismatch."""
+    """Wait until both models are there, and ready, or a head. Raises VocabularyMismatch."""
     while True:
         status = await wait_for_pair(client, Progress())
-        if status.peer("draft"):
+        if status.peer("draft") or _model(status, "target").own_draft:
             return status
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -254,7 +260,7 @@ async def _start_peers(
             ),
             cores=_machines(asked)[0],
         )
-        drafters = (draft_model(length),) if length else ()
+        drafters = (draft_model(length, asked.spec_type),) if length else ()
         server = LlamaServer(Variant(LLAMA_SERVER, peer_drafters=drafters), plan)
         contender = Contender(LLAMA_SERVER, length, flash_attention, server.port)
         stack.push_async_callback(server.stop)
@@ -395,7 +401,11 @@ def _result(
         date=datetime.date.today().isoformat(),
         commit=asked.commit,
         machine=machine,
-        models={role: _described(_model(status, role)) for role in ("target", "draft")},
+        models={
+            role: _described(_model(status, role))
+            for role in ("target", "draft")
+            if status.peer(role)
+        },
         threads=_model(status, "target").thread_count,
         round_trip_ms=asked.round_trip,
         tokens=asked.tokens,

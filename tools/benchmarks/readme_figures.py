@@ -184,9 +184,9 @@ def _legend(results: Sequence[Result]) -> str:
         f"Tokens per second after the first, of all users together: medians of {_either(counts)} "
         f"random prompts of {_either(prompts)} tokens, {_either(tokens)} written after each, the "
         f"same prompts for all; the ratio prompt by prompt [least, most]. llama-server: the best "
-        f"of drafts of {_either(lengths)} tokens by the same draft model and flash attention "
-        f"{_either(flash)}, chosen by these figures. First token: its best / Outrider. Measured "
-        f"{_either([f'{date} at {commit}' for date, commit in made])}.",
+        f"of drafts of {_either(lengths)} tokens by the same draft model or head and flash "
+        f"attention {_either(flash)}, chosen by these figures. First token: its best / Outrider. "
+        f"Measured {_either([f'{date} at {commit}' for date, commit in made])}.",
         "`python -m benchmarks.beside_llama_server` measures and `python -m "
         "benchmarks.readme_figures` prints this.",
     ]

@@ -56,7 +56,7 @@ class PeerPlan:
 
     binary: Path
     target: Path
-    draft: Path
+    draft: Path | None  # None: the target's file has it
     threads: int
     context: int  # tokens of one session
     users: int

@@ -7,7 +7,7 @@ Read in common/arg.cpp and common/common.h of the llama.cpp that llama-cpp-pytho
   followed the last N (12 and 48). A third number is the least count of hits (1).
 - `ngram-mod/MATCH/MIN/MAX`: between MIN and MAX tokens after MATCH (24, 48, 64).
 - `ngram-cache`: no sizes; it drafts 8 tokens at most.
-- `draft-simple/MAX`: the draft model, at most MAX tokens (3).
+- `draft-simple/MAX`: the draft model, at most MAX tokens (3); `draft-mtp/MAX` and the like: a head.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from pathlib import Path
 from outrider.errors import InvalidRequest
 
 _DRAFT_MODEL = "draft-simple"
+_HEADS = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
+DRAFT_MODELS = (_DRAFT_MODEL, *_HEADS)
+"""What drafts with weights of its own."""
+
 _LOOKUP_SIZES = ("size-n", "size-m", "min-hits")
 _SIZES = {
     "ngram-simple": tuple(f"--spec-ngram-simple-{size}" for size in _LOOKUP_SIZES),
@@ -27,12 +31,12 @@ _SIZES = {
     "ngram-map-k4v": tuple(f"--spec-ngram-map-k4v-{size}" for size in _LOOKUP_SIZES),
     "ngram-mod": tuple(f"--spec-ngram-mod-{size}" for size in ("n-match", "n-min", "n-max")),
     "ngram-cache": (),
-    _DRAFT_MODEL: ("--spec-draft-n-max",),
+    **dict.fromkeys(DRAFT_MODELS, ("--spec-draft-n-max",)),
 }
 """The options that take the sizes, by drafter."""
 
 _ALL = (
-    *_SIZES,
+    *(name for name in _SIZES if name not in _HEADS),
     f"ngram-mod+{_DRAFT_MODEL}",
     f"ngram-map-k4v+{_DRAFT_MODEL}",
 )
@@ -57,18 +61,21 @@ class PeerDrafter:
         return "/".join([self.name, *map(str, self.sizes)])
 
 
-def draft_model(length: int) -> PeerDrafter:
-    """Return the draft model, with so many tokens at most."""
-    return PeerDrafter(_DRAFT_MODEL, (length,))
+def draft_model(length: int, kind: str = _DRAFT_MODEL) -> PeerDrafter:
+    """Return the draft model or a head, with so many tokens at most."""
+    return PeerDrafter(kind, (length,))
 
 
-def drafting_options(drafters: Sequence[PeerDrafter], draft: Path) -> list[str]:
-    """Return what turns drafters on, asked in this order; nothing for none."""
+def drafting_options(drafters: Sequence[PeerDrafter], draft: Path | None) -> list[str]:
+    """Return what turns drafters on, asked in this order; nothing for none.
+
+    Without a draft's file a head is the one in the target's.
+    """
     if not drafters:
         return []
     options = ["--spec-type", ",".join(each.name for each in drafters)]
     for each in drafters:
-        if each.name == _DRAFT_MODEL:
+        if each.name in DRAFT_MODELS and draft is not None:
             options += ["--spec-draft-model", str(draft)]
         for option, size in zip(_SIZES[each.name], each.sizes, strict=False):
             options += [option, str(size)]

@@ -47,6 +47,17 @@ def test_a_draft_model_is_named_and_turned_on():
     ]
 
 
+def test_a_head_is_turned_on_in_the_targets_file_or_in_its_own():
+    head = [draft_model(2, "draft-mtp")]
+    words = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
+    assert drafting_options(head, None) == words
+    own = drafting_options([draft_model(2, "draft-eagle3")], Path("head.gguf"))
+    assert own == [
+        *("--spec-type", "draft-eagle3", "--spec-draft-model", "head.gguf"),
+        *("--spec-draft-n-max", "2"),
+    ]
+
+
 def test_drafters_are_asked_in_their_order_each_with_its_sizes():
     (drafters,) = read_peer_drafters(["ngram-mod/8/4/32+ngram-map-k4v/4+draft-simple"])
     assert drafting_options(drafters, Path("small.gguf")) == [
