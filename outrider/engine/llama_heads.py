@@ -39,25 +39,17 @@ from outrider.speculation import HeadKind
 _Type = tuple[str, Any]  # how a name is mangled by it, and what ctypes takes
 
 _CONTEXT: _Type = "P13llama_context", ll.llama_context_p_ctypes
-_MODEL: _Type = "PK11llama_model", ll.llama_model_p_ctypes
 _BOOL: _Type = "b", ctypes.c_bool
 _INT: _Type = "i", ctypes.c_int32
 _UINT: _Type = "j", ctypes.c_uint32
-_FLOATS: _Type = "Pf", ctypes.c_void_p
 _ADDRESS = ctypes.c_void_p  # of floats: a pointer object for every decode would take longer
 
 _FUNCTIONS: dict[str, tuple[Any, list[_Type]]] = {
     "llama_set_embeddings_nextn": (None, [_CONTEXT, _BOOL, _BOOL]),
     "llama_set_nextn_layer_offset": (None, [_CONTEXT, _INT]),
     "llama_get_embeddings_nextn": (_ADDRESS, [_CONTEXT]),
-    "llama_get_embeddings_nextn_ith": (_ADDRESS, [_CONTEXT, _INT]),
     "llama_set_embeddings_layer_inp": (None, [_CONTEXT, _UINT, _BOOL]),
     "llama_get_embeddings_layer_inp": (_ADDRESS, [_CONTEXT, _UINT]),
-    "llama_get_ctx_other": (ll.llama_context_p_ctypes, [_CONTEXT]),
-    "llama_model_dflash_selector_top_k": (ctypes.c_int32, [_MODEL]),
-    "llama_model_target_layer_ids": (ctypes.POINTER(ctypes.c_int32), [_MODEL]),
-    "llama_model_target_layer_ids_n": (ctypes.c_uint32, [_MODEL]),
-    "llama_model_get_tok_embd": (ctypes.c_uint32, [_MODEL, _FLOATS]),
 }
 """What each returns, and takes."""
 

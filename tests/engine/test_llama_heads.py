@@ -11,14 +11,8 @@ EXPORTED = {
     "llama_set_embeddings_nextn": "_Z26llama_set_embeddings_nextnP13llama_contextbb",
     "llama_set_nextn_layer_offset": "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
     "llama_get_embeddings_nextn": "_Z26llama_get_embeddings_nextnP13llama_context",
-    "llama_get_embeddings_nextn_ith": "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
     "llama_set_embeddings_layer_inp": "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
     "llama_get_embeddings_layer_inp": "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
-    "llama_get_ctx_other": "_Z19llama_get_ctx_otherP13llama_context",
-    "llama_model_dflash_selector_top_k": "_Z33llama_model_dflash_selector_top_kPK11llama_model",
-    "llama_model_target_layer_ids": "_Z28llama_model_target_layer_idsPK11llama_model",
-    "llama_model_target_layer_ids_n": "_Z30llama_model_target_layer_ids_nPK11llama_model",
-    "llama_model_get_tok_embd": "_Z24llama_model_get_tok_embdPK11llama_modelPf",
 }
 """As `nm` lists them."""
 
