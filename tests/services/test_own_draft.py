@@ -13,7 +13,7 @@ from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Chunk, Numerics, Rollback
 from outrider.errors import DecodeFailed, InvalidRequest
 from outrider.sampling import SamplingParameters
-from outrider.speculation import MODEL, Speculation
+from outrider.speculation import MODEL, Policy, Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.renamed import Renamed
@@ -366,14 +366,15 @@ async def test_a_draft_with_other_ids_drafts_in_the_targets(temperature: float) 
     """Its vocabulary is of single letters, so that a text has one encoding."""
 
     def alone() -> ToyModel:
-        return toy(seed=1, vocabulary_size=32, step_seconds=PACE)
+        return toy(seed=1, vocabulary_size=32)
 
     def renamed() -> Renamed:
         return Renamed(toy(seed=2, like=1, agreement=0.98, vocabulary_size=32))
 
+    fixed = Speculation(policy=Policy.FIXED, n_max=3)  # whatever it gains on a busy machine
     async with (
         running(ModelProcess(TARGET, alone, own_draft=renamed)) as process,
-        running(OrchestratorProcess(process.address, speculation=Speculation())) as orchestrator,
+        running(OrchestratorProcess(process.address, speculation=fixed)) as orchestrator,
     ):
         await orchestrator.until_ready()
         await warm(orchestrator)
