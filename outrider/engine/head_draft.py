@@ -191,8 +191,27 @@ class HeadDraft(OwnDraft):
         is_read = first < len(text) - 1 <= first + len(rows)  # by the target
         return (first, rows) if is_read else None
 
+    def _even_out(self, lines: Sequence[tuple[DraftLine, Session]]) -> None:
+        """Let all lines read as many tokens, those that have fewer to read some once more.
+
+        Of streams with other numbers of tokens llama.cpp computes parts one after the other.
+        """
+        lag, most = self._head.lag, max(len(self._next_rows[each.session_id]) for each, _ in lines)
+        for line, session in lines:
+            assert line.sequence is not None and session.sequence is not None
+            first, rows = self._target.hidden_rows(line.sequence)
+            begin = len(line.tokens) + lag - 1 - most
+            is_known = self._head.held(session.sequence).start < begin and first <= begin - lag
+            if begin < len(session.token_ids) and is_known:
+                self._head.truncate(session.sequence, begin)
+                del session.token_ids[begin:]
+                before = rows[begin - lag - first : len(line.tokens) - 1 - first]
+                self._next_rows[line.session_id] = before
+
     def _step(self, lines: Sequence[tuple[DraftLine, Session]]) -> None:
         blocks, reads = self._head.block_count, self._head.lag - 1  # 0, or all but the last token
+        if blocks == 1 and self._head.lag and not lines[0][0].guesses:
+            self._even_out(lines)
         pairs = []
         for line, session in lines:
             assert session.sequence is not None

@@ -367,6 +367,33 @@ def test_sessions_share_its_decodes_and_draft_as_they_do_alone(
     assert decodes == [4] * DRAFTED
 
 
+def test_sessions_read_as_many_tokens_each_however_many_they_missed(
+    model: LlamaModel, draft: HeadDraft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp decodes streams with other numbers of tokens one after the other."""
+    texts = [start(model, [*PROMPT, 5 + i], i) for i in range(3)]
+    for i, text in enumerate(texts):
+        ask(draft, text, i, i)
+        for _ in range(1 + 2 * i):
+            round_of(model, text, (), i)
+    guess, read, decode = guesser(model, opening(), 1, 0.0), [], LlamaHead.decode
+
+    def counted(head: LlamaHead, pairs: Sequence[Pairs], block: int) -> Any:
+        read.append([len(each.token_ids) for each in pairs])
+        return decode(head, pairs, block)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LlamaHead, "decode", counted)
+        lines = [
+            DraftLine(bytes([i]) * 16, b"", DraftAsk(text, DRAFTED, guess), i)
+            for i, text in enumerate(texts)
+        ]
+        draft.draft(lines, 1.0)
+    assert all(len(set(counts)) == 1 for counts in read) and read[0][0] >= 5
+    for i, text in enumerate(texts):
+        assert [g.token_id for g in lines[i].guesses] == ask(draft, text, i, i)
+
+
 def test_a_head_that_computes_no_numbers_costs_a_draft_and_then_is_off(
     model: LlamaModel, draft: HeadDraft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
