@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,8 +13,8 @@ _MOST_WAIT_SECONDS = 600.0
 
 _IDLE_SECONDS = 1.0
 """s; a text is being written for so long after a row, or for twice as long as the row took: after
-that its prompt is read, or it waits for its client or for a sequence. No row that is not of a
-prompt takes as long; `tests/services/test_stalled_readers.py` has a reader that stands still."""
+that it waits for its client or for a sequence. No row that is not of a prompt takes as long;
+`tests/services/test_stalled_readers.py` has a reader that stands still."""
 
 
 def job_share(session_count: int) -> int:
@@ -50,7 +51,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Writers:
-    """The texts that are being written now, by when their newest rows came.
+    """The texts that are being written now, or whose prompt is read, by when their newest rows came.
 
     Others in flight take no part in decodes, and no drafts should be shorter because of them.
     """
@@ -59,8 +60,9 @@ class Writers:
 
     def note(self, text: Hashable, now: float) -> None:
         """A text begins, or rows of it came."""
-        before = self._last.get(text, (now, 0.0))[0]
-        self._last[text] = now, max(_IDLE_SECONDS, 2.0 * (now - before))
+        before = self._last.get(text)
+        longest = math.inf if before is None else max(_IDLE_SECONDS, 2.0 * (now - before[0]))
+        self._last[text] = now, longest
 
     def remove(self, text: Hashable) -> None:
         """A text is over."""

@@ -418,7 +418,8 @@ class Pool:
         """Let each target's costs know of how many share its decodes."""
         count = self._writing_count
         for target in self.targets:
-            there = count if self.is_single else min(count, target.generation_count)
+            most = target.session_count if self.is_single else target.generation_count
+            there = min(count, most)
             target.costs.generation_count = max(1, there)
 
     def obstacle(self) -> str:

@@ -41,14 +41,20 @@ def test_only_texts_that_are_being_written_count() -> None:
     writers = Writers()
     for text in "abcd":
         writers.note(text, 0.0)
-    assert writers.count(0.5) == 4, "they have just begun"
-    for now in (1.0, 2.0, 3.0):
+    assert writers.count(60.0) == 4, "their prompts are read"
+    for now in (61.0, 62.0, 63.0):
         writers.note("a", now)
-    assert writers.count(3.5) == 1, "the others are read, or wait"
-    writers.note("b", 3.5)
-    assert writers.count(3.6) == 2
+    for text in "bcd":
+        writers.note(text, 60.5)
+    assert writers.count(61.0) == 4
+    writers.note("c", 61.0)
+    writers.note("d", 61.0)
+    assert writers.count(500.0) == 0, "they wait for their clients"
+    writers.note("a", 500.0)
+    writers.note("b", 500.0)
+    assert writers.count(500.1) == 2
     writers.remove("a")
-    assert writers.count(3.6) == 1
+    assert writers.count(500.2) == 1
 
 
 def test_a_text_that_is_written_slowly_counts_between_its_rows() -> None:
