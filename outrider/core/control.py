@@ -67,6 +67,7 @@ class Control(ABC):
         self._text_length = 0  # in tokens, prompt included
         self._forecast: Forecast | None = None  # made again every few rounds
         self._forecast_round, self._forecast_time = 0, 0.0
+        self._forecast_generations = 0  # that were written when it was made
         self._round_times: list[float] = []  # by draft tokens, as of the newest forecast
         self.pair, self.costs, self.rates = pair, pair.costs, pair.rates
         self._begin_at_target()
@@ -291,11 +292,35 @@ class Control(ABC):
         passed = (self.last_time or 0.0) - self._forecast_time
         rounds = 1 if passed >= _FORECAST_SECONDS else _FORECAST_DECODES
         is_old = self._rounds >= self._forecast_round + rounds
+        is_old |= self.costs.generation_count != self._forecast_generations
         if self._forecast is None or is_old:
             self._forecast_round, self._forecast_time = self._rounds, self.last_time or 0.0
+            self._forecast_generations = self.costs.generation_count
             self._round_times = []
-            self._forecast = self._best()
+            self._forecast = self._best_of_all() if self._shares_decodes else self._best()
         return self._forecast
+
+    @property
+    def _shares_decodes(self) -> bool:
+        """Whether others are in the decodes, whom nothing but the target's own draft drafts for."""
+        is_own = self._own is not None and (self._leaves_to_own or not self._has_draft)
+        return is_own and self.costs.sessions_together >= 1.5
+
+    def _best_of_all(self) -> Forecast:
+        """Return what the first of those who share decodes found to be best, for as long as it is.
+
+        A session that drafts beside others that do not makes both slower: of streams with other
+        numbers of rows llama.cpp computes parts one after the other.
+        """
+        now, key = self.last_time or 0.0, (self.rule, self.speculation)
+        together, count = self.costs.together, self.costs.generation_count
+        for other in [k for k, each in together.items() if now >= each[0] + _FORECAST_SECONDS]:
+            del together[other]
+        known = together.get(key)
+        if known is None or known[1] != count:
+            known = together[key] = now, count, self._best()
+        self._forecast_time, _, found = known
+        return found
 
     def _best(self) -> Forecast:
         """Return what pays most of all that may be used now, or the target alone."""
@@ -348,7 +373,7 @@ class Control(ABC):
         Sessions that share decodes wait for the longest of their drafts, so none ends early, and
         they draft together or not at all.
         """
-        costs, is_shared = self.costs, self.costs.sessions_together > 1.0
+        costs, is_shared = self.costs, self.costs.sessions_together >= 1.5
         acceptance = self._all_own_acceptance if is_shared else self._own_acceptance
         mean = min(0.99, acceptance.mean)
         seconds = partial(costs.checked_seconds, length=self._text_length, acceptance=mean)

@@ -6,8 +6,10 @@ One object for each target, which all generations there go by and teach. Times a
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
+from outrider.core.forecast import Forecast
 from outrider.core.outcomes import Outcome
 from outrider.core.rates import AcceptanceRate, DraftRates, Mean
 from outrider.costs import (
@@ -70,21 +72,25 @@ class TargetCosts:
     gap: Mean = field(default_factory=lambda: Mean(0.0))
     """Of its own work between two decodes where it writes by itself, as it says: news of them comes
     late and several at once, so when they come says nothing of a few milliseconds."""
-    sharing: Mean = field(default_factory=lambda: Mean(1.0))
-    """Sessions that generate in a decode of ours."""
+    others: Mean = field(default_factory=lambda: Mean(0.0))
+    """Sessions in a decode of ours, beside those that are known to be in it."""
     others_length: Mean = field(default_factory=lambda: Mean(0.0))
     """Tokens that a row of the others who share a decode attends to."""
+    together: dict[Hashable, tuple[float, int, Forecast]] = field(default_factory=dict)
+    """What those who share decodes do, by what was asked: when it was found, for how many
+    generations, and the forecast."""
     generation_count: int = 1
     """Generations that are being written, whether they share a decode or not."""
 
     @property
     def sessions_together(self) -> float:
-        """Sessions that share a decode, ours included.
+        """Sessions that share a decode, ours included: those that are known, and usual others."""
+        return self._known_sessions + self.others.value
 
-        That is the mean of the newest decodes, and at least all in flight where the target writes
-        by itself, since each is then ready for every decode.
-        """
-        return max(self.sharing.value, float(self.generation_count if self.continues else 1))
+    @property
+    def _known_sessions(self) -> int:
+        """Where the target writes by itself, all in flight: each is ready for every decode."""
+        return max(1, self.generation_count) if self.continues else 1
 
     # --- asked ---
 
@@ -201,7 +207,7 @@ class TargetCosts:
         if not spent.rows:
             self.table.note(own, spent.decode, ((own, length),), outcome.decodes)
             return
-        self.sharing.note(float(max(1, spent.sessions)))
+        self.others.note(float(max(0, spent.sessions - self._known_sessions)))
         if not self.is_alike(spent, own):
             return
         attended: Attended = [(own, length)]

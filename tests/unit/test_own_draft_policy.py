@@ -382,6 +382,24 @@ def test_sessions_that_share_decodes_all_draft_or_none_does(sessions: int) -> No
     assert len(drafting) == (2 if sessions == 1 else 1)
 
 
+def test_those_who_share_decodes_change_their_way_together() -> None:
+    known = known_pair(models(own_acceptance=0.9))
+    known.costs.continues = True
+    known.costs.generation_count = 2
+    first, second = (control(Speculation(), Rule.MATCH, known, 1.0) for _ in range(2))
+    before = first.forecast
+    assert before.own_length
+    for _ in range(60):  # nothing is right any more
+        first._all_own_acceptance.note([200], 0)
+    assert second.forecast is before, "as the other still does"
+    for its in (second, first):
+        its.last_time, its._rounds = 1.0, 1
+    after = second.forecast
+    assert not after.own_length
+    assert first.forecast is after
+    assert len(known.costs.together) == 1, "what was found before is forgotten"
+
+
 def test_one_that_drafts_few_tokens_is_not_asked_for_more() -> None:
     known = known_pair(models(costs=FREE_ROWS, own_token=0.0001, own_acceptance=0.9))
     known.costs.continues = True

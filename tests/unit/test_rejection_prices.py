@@ -95,7 +95,7 @@ def test_what_is_decoded_again_is_not_taken_for_the_price_of_rows() -> None:
         Simulation(models, pinned, tokens=TOKENS, seed=seed, pair=known).run()
     for rows in (1, 4, 8):
         assert known.costs.table.seconds(rows) == pytest.approx(CPU.seconds(rows), rel=0.1)
-    assert known.costs.sharing.value == pytest.approx(1.0, abs=0.05)
+    assert known.costs.sessions_together == pytest.approx(1.0, abs=0.05)
     assert known.costs.overhead.value < 0.001
 
 
@@ -122,7 +122,7 @@ def shared(models: Models, sessions: int) -> Control:
     """Return what decides for one of some sessions, whose decodes were always shared so far."""
     known = known_pair(models)
     for _ in range(50):
-        known.costs.sharing.note(float(sessions))
+        known.costs.others.note(float(sessions - 1))
     return control(Speculation(), Rule.MATCH, known, 1.0)
 
 

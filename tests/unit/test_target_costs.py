@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.core.rates import DraftRates, Mean
-from outrider.core.target_costs import TargetCosts
+from outrider.core.target_costs import TakenBack, TargetCosts
 from outrider.costs import CostTable, Point
 from outrider.messages import ServiceTime
 from tests.unit.test_speculate import CPU, made, outcome
@@ -93,7 +93,7 @@ def test_others_with_more_or_fewer_rows_teach_who_shares_and_not_what_rows_cost(
     for _ in range(60):  # beside two that draft, or one, or two that do not
         spent = ServiceTime(0.2, rows=rows, sessions=3)
         crowded.note_round(outcome(spent=spent, drafted=drafted))
-    assert crowded.costs.sharing.value == pytest.approx(3.0)
+    assert crowded.costs.sessions_together == pytest.approx(3.0)
     assert crowded.costs.table.points == before
 
 
@@ -120,6 +120,22 @@ def test_a_decode_that_several_share_teaches_no_more_than_one_alone() -> None:
     assert before.costs.table.seconds(4) < once == pytest.approx(twice, rel=0.01)
 
 
+def test_who_has_left_a_target_that_writes_by_itself_shares_no_decode() -> None:
+    costs = TargetCosts(table=CostTable(CPU), continues=True, generation_count=4)
+    for _ in range(20):
+        costs.note_round(
+            outcome(spent=ServiceTime(0.06, rows=4, sessions=4)), 1, TakenBack(), False, False
+        )
+    assert costs.sessions_together == 4.0
+    costs.generation_count = 1
+    assert costs.sessions_together == 1.0
+    for _ in range(60):  # those of another orchestrator
+        costs.note_round(
+            outcome(spent=ServiceTime(0.06, rows=3, sessions=3)), 1, TakenBack(), False, False
+        )
+    assert costs.sessions_together == pytest.approx(3.0, abs=0.01)
+
+
 def test_a_decode_costs_what_it_does_after_the_text_beside_those_who_share_it() -> None:
     its = made()
     its.costs.table = CostTable([Point(1, 0.03, 1e-6), Point(8, 0.03, 8e-6)])
@@ -138,5 +154,5 @@ def test_a_piece_of_somebodys_prompt_teaches_nothing() -> None:
     its = made(costs=CPU)
     before = its.costs.table.points
     its.note_round(outcome(spent=ServiceTime(1.3, rows=132, sessions=1), drafted=3))
-    assert its.costs.sharing.value == 1.0
+    assert its.costs.sessions_together == 1.0
     assert its.costs.table.points == before
