@@ -51,7 +51,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Writers:
-    """The texts that are being written now, or whose prompt is read, by when their newest rows came.
+    """The texts that are being written, or whose prompt is read, by when their newest rows came.
 
     Others in flight take no part in decodes, and no drafts should be shorter because of them.
     """
