@@ -196,12 +196,26 @@ class AcceptanceRate:
         return sum(confidence >= edge for edge in self._EDGES)
 
 
+@dataclass(slots=True)
+class _Sum:
+    """What drafting gained and lost where so many sessions share a decode."""
+
+    lost: float = 0.0
+    """Plain tokens that were lost by drafting, less those gained since: never below 0."""
+    gained: float = 0.0
+    """The same the other way round."""
+    retry: Retry = field(default_factory=Retry)
+    is_off: bool = False
+    """It lost so much that it is not used now."""
+
+
 class Gain:
     """What drafting gained as measured, over all generations; what lost too much backs off.
 
     A forecast goes by what a draft says of itself and on a model of how rounds follow each other.
     A draft that is dishonest, or behaves in a way that the model does not have, could so make
-    every text slower for good. Here only two things count: the tokens that came, and when.
+    every text slower for good. Here only two things count: the tokens that came, and when. What
+    four sessions lose says nothing of one alone, and what that gains nothing of four.
     """
 
     _MOST_LOST = 12.0
@@ -211,19 +225,17 @@ class Gain:
     took longer says more of the machine than of the draft."""
 
     def __init__(self) -> None:
-        # Plain tokens that were lost by drafting, less those gained since: never below 0.
-        self._lost = 0.0
-        self._gained = 0.0  # the same the other way round
-        self._retry = Retry()
-        self._lost_by: float = math.inf
-        """Sessions that shared a decode when it lost so much that they are not to use it now."""
+        self._by_sessions: dict[int, _Sum] = {}
 
     def backs_off(self, sessions: float) -> bool:
         """Return whether it is not used now where so many share a decode.
 
         Fewer leave more room for its rows than those who lost by it.
         """
-        return round(sessions) >= self._lost_by
+        return any(its.is_off for its in self._of_as_many(sessions))
+
+    def _of_as_many(self, sessions: float) -> list[_Sum]:
+        return [its for count, its in self._by_sessions.items() if count <= round(sessions)]
 
     def note_rounds(
         self, committed: int, seconds: float, plain_seconds: float, sessions: float = 1.0
@@ -236,21 +248,22 @@ class Gain:
         """
         if self.backs_off(sessions) or not committed:
             return
+        its = self._by_sessions.setdefault(round(sessions), _Sum())
         lost = min(seconds / plain_seconds, self._MOST_OF_A_ROUND * committed) - committed
-        self._lost = max(0.0, self._lost + lost)
-        self._gained = max(0.0, self._gained - lost)
-        if self._gained >= self._MOST_LOST:
-            self._retry.note_tried(pays=True)
-        if self._lost >= self._MOST_LOST:
-            self._lost = self._gained = 0.0
-            self._retry.note_tried(pays=False)
-            self._lost_by = round(sessions)
+        its.lost = max(0.0, its.lost + lost)
+        its.gained = max(0.0, its.gained - lost)
+        if its.gained >= self._MOST_LOST:
+            its.retry.note_tried(pays=True)
+        if its.lost >= self._MOST_LOST:
+            its.lost = its.gained = 0.0
+            its.retry.note_tried(pays=False)
+            its.is_off = True
 
-    def note_unused(self, decodes: float) -> None:
-        """A generation made so many decodes without it."""
-        self._retry.unused += decodes
-        if self._retry.is_due:
-            self._lost_by = math.inf
+    def note_unused(self, decodes: float, sessions: float = 1.0) -> None:
+        """A generation made so many decodes without it, which so many share."""
+        for its in self._of_as_many(sessions):
+            its.retry.unused += decodes / sessions  # each of them says so
+            its.is_off &= not its.retry.is_due
 
 
 class RecentRate:

@@ -94,15 +94,19 @@ class Measured(Control):
         """Learn what the draft that the forecast goes by gained, where a round can say it."""
         known, own = self._forecast, self._own.rates.gain if self._own is not None else Gain()
         if known is None or known.mode is Mode.PLAIN:
-            self.rates.gain.note_unused(outcome.decodes)
-            own.note_unused(outcome.decodes)
+            sessions = self.costs.sessions_together
+            self.rates.gain.note_unused(outcome.decodes, sessions)
+            own.note_unused(outcome.decodes, sessions)
             return
         spent, rows = outcome.spent, self.costs.table.padded(self._rows_of(outcome))
+        sessions = self.costs.sessions_together
         is_shared = spent.rows > 0 and not self.costs.is_alike(spent, rows)
-        if outcome.is_prompt or outcome.is_local or is_shared or self._reads(known):
+        # Of a decode with others, who have left meanwhile, or without those who came.
+        is_before = spent.rows > 0 and self.may_continue and spent.sessions != round(sessions)
+        if outcome.is_prompt or outcome.is_local or is_shared or is_before or self._reads(known):
             return
         gain = own if known.own_length else self.rates.gain
-        seconds, sessions = self._seconds_of(outcome), self.costs.sessions_together
+        seconds = self._seconds_of(outcome)
         gain.note_rounds(outcome.committed, seconds, self.plain_seconds, sessions)
         if gain.backs_off(sessions):
             self._forecast = None  # without it

@@ -72,7 +72,7 @@ MISTAKES = (
     Mistake(
         "a draft that loses time whatever it says of itself is never left alone",
         "outrider/core/rates.py",
-        "if self._lost >= self._MOST_LOST:",
+        "if its.lost >= self._MOST_LOST:",
         "if False:",
         (RATES,),
     ),
@@ -966,8 +966,8 @@ MISTAKES = (
     Mistake(
         "what eight sessions lost by a draft keeps it from one alone",
         "outrider/core/rates.py",
-        "return round(sessions) >= self._lost_by",
-        "return self._lost_by < math.inf",
+        "for count, its in self._by_sessions.items() if count <= round(sessions)]",
+        "for its in self._by_sessions.values()]",
         (
             "tests/unit/test_rates.py::test_what_many_sessions_lost_by_a_draft_says_nothing_of_fewer",
         ),

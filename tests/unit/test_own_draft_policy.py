@@ -31,6 +31,7 @@ from tests.support.simulation import (
 )
 from tests.support.thorough import THOROUGH, cells
 from tests.unit.test_continuing import END, PROMPT, generation, rounds
+from tests.unit.test_speculate import outcome
 
 ZEN = CostTable([(1, 0.0165), (2, 0.0275), (3, 0.039), (4, 0.0305), (8, 0.054), (16, 0.09)])
 FREE_ROWS = CostTable([(1, 0.02), (16, 0.022)])
@@ -398,6 +399,23 @@ def test_those_who_share_decodes_change_their_way_together() -> None:
     assert not after.own_length
     assert first.forecast is after
     assert len(known.costs.together) == 1, "what was found before is forgotten"
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_what_rounds_with_others_took_is_no_loss_of_one_that_is_alone_now(others: int) -> None:
+    known = known_pair(models(own_acceptance=0.9))
+    known.costs.continues = True
+    assert known.costs.own is not None
+    its = control(Speculation(), Rule.MATCH, known, 1.0)
+    assert its.forecast.own_length
+    its._own = OwnDraftState(known.costs.own)
+    its._own.has_read = True
+    for i in range(20):
+        sessions = 1 + others
+        spent = ServiceTime(0.3, rows=4 * sessions, sessions=sessions)
+        its.last_time = float(i)
+        its._note_gain(outcome(now=i + 0.3, spent=spent, drafted=3, committed=1))
+    assert known.costs.own.gain.backs_off(1.0) == (others == 0)
 
 
 def test_one_that_drafts_few_tokens_is_not_asked_for_more() -> None:

@@ -176,8 +176,26 @@ def test_what_many_sessions_lost_by_a_draft_says_nothing_of_fewer() -> None:
         gain.note_rounds(1, 1.5 * PLAIN, PLAIN, sessions=2.0)
     assert rest(gain) == 0  # of one session alone
     while gain.backs_off(8.0):
-        gain.note_unused(1)
+        gain.note_unused(1, 8.0)
     assert not gain.backs_off(2.0)
+
+
+def test_what_one_gains_by_a_draft_lets_many_who_lost_rest_no_less() -> None:
+    def rounds_of_rest(gain: Gain) -> int:
+        for _ in range(30):
+            gain.note_rounds(1, 2.0 * PLAIN, PLAIN, 4.0)
+        for _ in range(30):  # and their sums are apart
+            gain.note_rounds(2, 1.0 * PLAIN, PLAIN, 1.0)
+        count = 0
+        while gain.backs_off(4.0):
+            gain.note_unused(4, 4.0)  # a decode, as each of four says
+            count += 1
+        return count
+
+    gain = Gain()
+    assert rounds_of_rest(gain) == 2 * FIRST_RETRY
+    assert rounds_of_rest(gain) == 4 * FIRST_RETRY
+    assert not gain.backs_off(1.0)
 
 
 def test_one_slow_round_says_more_of_the_machine_than_of_the_draft() -> None:
