@@ -302,8 +302,14 @@ class Control(ABC):
 
     @property
     def _shares_decodes(self) -> bool:
-        """Whether others are in the decodes, whom nothing but the target's own draft drafts for."""
-        is_own = self._own is not None and (self._leaves_to_own or not self._has_draft)
+        """Whether others are in the decodes, whom nothing but the target's own draft drafts for.
+
+        A session for which that drafts nothing, or has to read a text first, decides by itself.
+        """
+        own = self._own
+        if own is None or own.drafts_nothing or own.reading_seconds(self._text_length) > 0.0:
+            return False
+        is_own = self._leaves_to_own or not self._has_draft
         return is_own and self.costs.sessions_together >= 1.5
 
     def _best_of_all(self) -> Forecast:

@@ -93,13 +93,12 @@ class Measured(Control):
     def _note_gain(self, outcome: Outcome) -> None:
         """Learn what the draft that the forecast goes by gained, where a round can say it."""
         known, own = self._forecast, self._own.rates.gain if self._own is not None else Gain()
+        sessions = self.costs.sessions_together
         if known is None or known.mode is Mode.PLAIN:
-            sessions = self.costs.sessions_together
             self.rates.gain.note_unused(outcome.decodes, sessions)
             own.note_unused(outcome.decodes, sessions)
             return
         spent, rows = outcome.spent, self.costs.table.padded(self._rows_of(outcome))
-        sessions = self.costs.sessions_together
         is_shared = spent.rows > 0 and not self.costs.is_alike(spent, rows)
         # Of a decode with others, who have left meanwhile, or without those who came.
         is_before = spent.rows > 0 and self.may_continue and spent.sessions != round(sessions)
@@ -110,6 +109,7 @@ class Measured(Control):
         gain.note_rounds(outcome.committed, seconds, self.plain_seconds, sessions)
         if gain.backs_off(sessions):
             self._forecast = None  # without it
+            self.costs.together.clear()
 
     def _reads(self, known: Forecast) -> bool:
         """Whether the target's own draft still read the text, which was weighed before."""

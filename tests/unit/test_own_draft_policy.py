@@ -401,6 +401,34 @@ def test_those_who_share_decodes_change_their_way_together() -> None:
     assert len(known.costs.together) == 1, "what was found before is forgotten"
 
 
+def test_who_gets_nothing_drafted_or_has_a_text_to_read_decides_without_the_others() -> None:
+    known = known_pair(models(own_acceptance=0.9, read_time=0.01))
+    known.costs.continues = True
+    known.costs.generation_count = 2
+    others, silent, long = (control(Speculation(), Rule.MATCH, known, 1.0) for _ in range(3))
+    assert others.forecast.own_length
+    assert silent._own is not None
+    silent._own.drafts_nothing = True
+    assert not silent.forecast.own_length
+    long.note_length(10_000)
+    assert not long.forecast.own_length
+
+
+def test_a_draft_that_backs_off_is_used_by_none_of_those_who_share_decodes() -> None:
+    known = known_pair(models(own_acceptance=0.9))
+    known.costs.continues = True
+    known.costs.generation_count = 2
+    first, second = (control(Speculation(), Rule.MATCH, known, 1.0) for _ in range(2))
+    assert first.forecast.own_length and first._own is not None
+    first._own.has_read = True
+    for i in range(20):
+        first.last_time = 0.01 * i
+        spent = ServiceTime(0.009, rows=8, sessions=2)
+        first._note_gain(outcome(now=0.01 * i + 0.15, spent=spent, drafted=3, committed=1))
+    assert not first.forecast.own_length
+    assert not second.forecast.own_length
+
+
 @pytest.mark.parametrize("others", [0, 3])
 def test_what_rounds_with_others_took_is_no_loss_of_one_that_is_alone_now(others: int) -> None:
     known = known_pair(models(own_acceptance=0.9))
