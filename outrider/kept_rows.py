@@ -31,6 +31,9 @@ TOP = 32
 """Next tokens that are kept of a distribution. Of SmolLM2-135M's answers they hold .97 of the
 probability at temperature 1, and all that top-p .95 leaves at .8 of nearly every row."""
 
+HEAD_FILE = "head.gguf"
+"""In the folder: the head that was taught from it, with which the target drafts."""
+
 _VERSION = 1  # of the folder; another one is refused
 _SOURCE = "source.json"
 _SHARD = "texts-"
