@@ -180,6 +180,6 @@ def _read_shard(shard: Path) -> Iterator[KeptText]:
     begin = 0
     for length, first in zip(found["lengths"], found["first"], strict=True):
         end = begin + int(length)
-        arrays = [found[name][begin:end] for name in _ARRAYS[2:]]
-        yield KeptText(int(first), *arrays, written=_written(shard))
+        arrays = {name: found[name][begin:end] for name in _ARRAYS[2:]}
+        yield KeptText(first=int(first), **arrays, written=_written(shard))
         begin = end
