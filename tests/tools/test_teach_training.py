@@ -208,6 +208,100 @@ def random_text(random, count: int, unknown: int) -> Text:
     return Text(random.integers(0, 320, count).astype(np.int32), rows, ids, logs)
 
 
+# --- what is learned of ---
+
+
+def test_windows_cover_what_is_known_once_and_follow_each_other() -> None:
+    random = np.random.default_rng(3)
+    texts = [random_text(random, count, unknown=12) for count in (5000, 40, 12)]
+    windows = windows_of(texts)
+    for number, text in enumerate(texts):
+        rows = [r for w in windows if w.text == number for r in range(w.begin, w.stop)]
+        assert rows == list(range(12, len(text.tokens)))
+    assert max(w.stop - w.start for w in windows) <= LONGEST
+    first, second, *_ = windows
+    assert (first.start, first.begin) == (0, 12)
+    assert second.start == first.stop - OVERLAP
+
+
+def test_a_batch_has_the_row_before_each_token_and_the_token_after() -> None:
+    random = np.random.default_rng(4)
+    texts = [random_text(random, count, unknown=3) for count in (10, 7)]
+    batch = batch_of(texts, windows_of(texts))
+    assert [(s.start, s.begin, s.stop) for s in batch.spans] == [(0, 2, 9), (9, 11, 15)]
+    assert batch.tokens.tolist() == [*texts[0].tokens[1:], *texts[1].tokens[1:]]
+    assert batch.rows[9:].numpy() == pytest.approx(texts[1].rows[:-1].astype(np.float32))
+    assert batch.following[9:].tolist() == [*texts[1].tokens[2:], -1]
+    assert batch.positions.tolist() == [*range(1, 10), *range(1, 7)]
+
+
+def test_packs_have_all_windows_in_order() -> None:
+    random = np.random.default_rng(5)
+    windows = windows_of([random_text(random, count, unknown=2) for count in range(5, 40)])
+    order = random.permutation(len(windows)).tolist()
+    packs = list(packed(windows, order, 100))
+    assert [w for pack in packs for w in pack] == [windows[i] for i in order]
+    assert all(100 <= sum(w.learned for w in pack) < 140 for pack in packs[:-1])
+
+
+def test_a_prompt_s_texts_are_all_held_out_or_none_is() -> None:
+    random = np.random.default_rng(6)
+    found = []
+    for _ in range(600):
+        text, other = (random_text(random, 30, unknown=10) for _ in range(2))
+        other.tokens[:11] = text.tokens[:11]
+        assert is_held_out(text) == is_held_out(other)
+        found.append(is_held_out(text))
+    assert 0.03 < np.mean(found) < 0.1
+
+
+def test_the_most_frequent_tokens_are_those_that_the_target_would_write_most() -> None:
+    random = np.random.default_rng(8)
+    text = random_text(random, 4, unknown=1)
+    text.top_ids[:, :3] = [[-1, 9, 9], [7, 300, 20], [300, 7, 20], [300, 20, 8]]
+    text.top_logprobs[:] = np.log([[0.5, 0.3, 0.1, *[1e-4] * 5]] * 4)
+    counts = counted([text], 320)
+    assert counts[300] == pytest.approx(1.3, rel=1e-2)
+    assert most_frequent(counts, 3).tolist() == [7, 20, 300]
+    assert most_frequent(counts, 999).tolist() == list(range(320))
+
+
+def test_the_loss_is_that_of_whole_distributions_and_so_is_its_slope() -> None:
+    random = torch.Generator().manual_seed(1)
+    rows = torch.randn(700, 16, generator=random, dtype=torch.double, requires_grad=True)
+    matrix = torch.randn(30, 16, generator=random, dtype=torch.double, requires_grad=True)
+    drafted = torch.randperm(90, generator=random)[:30].sort().values
+    ids = torch.stack([torch.randperm(90, generator=random)[:TOP] for _ in range(700)])
+    ids[5] = -1
+    logs = -torch.rand(700, TOP, generator=random, dtype=torch.double).sort().values * 4
+    target = wanted(ids, logs, drafted, 0.7)
+    p = torch.zeros(700, 90, dtype=torch.double)
+    p.scatter_(1, ids.clamp(min=0), (logs / 0.7).exp())
+    p = p[:, drafted]
+    p[5] = 0
+    known = p.sum(-1) > 0
+    p = p[known] / p[known].sum(-1, keepdim=True)
+    logits = (rows @ matrix.T)[known]
+    crossed = -(p * logits.log_softmax(-1)).sum(-1)
+    overlap = torch.minimum(p, logits.softmax(-1)).sum(-1)
+    expected = (crossed + 0.6 * (1 - overlap)).mean()
+    slopes = torch.autograd.grad(expected, [rows, matrix])
+    found = distance(rows, matrix, target, 0.6)
+    assert found.item() == pytest.approx(expected.item())
+    for slope, own in zip(slopes, torch.autograd.grad(found, [rows, matrix]), strict=True):
+        assert own.numpy() == pytest.approx(slope.numpy(), abs=1e-12)
+
+
+def test_two_in_a_race_choose_the_same_as_often_as_is_said() -> None:
+    random = np.random.default_rng(9)
+    p, q = random.dirichlet([0.5] * 6), random.dirichlet([0.5] * 9)
+    times = random.exponential(size=(200_000, 9))
+    ours, theirs = (times[:, :6] / p).argmin(1), (times / q).argmin(1)
+    both = [np.mean((ours == i) & (theirs == i)) for i in range(6)]
+    found = chosen_by_both(torch.tensor(p)[None], torch.tensor(q)[None, :6])[0].numpy()
+    assert found == pytest.approx(np.array(both), abs=4e-3)
+
+
 # --- what is learned ---
 
 

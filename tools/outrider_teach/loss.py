@@ -41,7 +41,7 @@ class _Distance(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, matrix: Tensor, places: Tensor, chances: Tensor, variation: float
     ) -> Tensor:
-        total = torch.zeros((), device=rows.device)
+        total = rows.new_zeros(())
         of_rows, of_matrix = torch.empty_like(rows), torch.zeros_like(matrix)
         for at in range(0, len(rows), _ROWS):
             part, its = slice(at, at + _ROWS), rows[at : at + _ROWS]
