@@ -1,0 +1,1 @@
+"""Teaches a head that drafts for a model: `outrider teach`."""
