@@ -90,7 +90,8 @@ def judge(head: EagleHead, texts: Sequence[KeptText], embeddings: Tensor) -> Jud
     """Return what a head's drafts along these texts are worth."""
     windows = windows_of(texts)
     found: list[_Drafts] = []
-    for part in packed(windows, range(len(windows)), _SIZE):
+    order = np.argsort([window.learned for window in windows], kind="stable")
+    for part in packed(windows, order, _SIZE):
         batch = batch_of(texts, part, str(embeddings.device))
         found += _drafts(head, batch, embeddings)
     right, same = (np.concatenate([getattr(d, n) for d in found]) for n in ("right", "same"))
@@ -104,14 +105,12 @@ def judge(head: EagleHead, texts: Sequence[KeptText], embeddings: Tensor) -> Jud
 
 def _drafts(head: EagleHead, batch: Batch, embeddings: Tensor) -> list[_Drafts]:
     """Return the drafts in each window of a batch of which every position can be judged."""
-    figures: list[list[NDArray[np.float32]]] = [[] for _ in batch.spans]
-    for step in steps_of(head, batch, embeddings, POSITIONS):
-        values = torch.cat([_figures(head, batch, step, at) for at in _parts(len(step.at))])
-        for window, part in enumerate(values.split(step.counts)):
-            figures[window].append(part.cpu().numpy())
-    whole = [each for each in figures if len(each) == POSITIONS and len(each[-1])]
-    stacked = [np.stack([part[: len(each[-1])] for part in each], 1) for each in whole]
-    known = [each[np.isfinite(each).all((1, 2))] for each in stacked]
+    steps = [
+        torch.cat([_figures(head, batch, step, at) for at in _parts(len(step.at))])
+        for step in steps_of(head, batch, embeddings, POSITIONS)
+    ]
+    found = batch.grid.by_window(torch.stack(steps, 1).cpu().numpy())
+    known = [each[np.isfinite(each).all((1, 2))] for each in found]
     return [_Drafts(each[..., 0], each[..., 1], each[..., 2]) for each in known]
 
 
@@ -133,7 +132,8 @@ def _figures(head: EagleHead, batch: Batch, step: Step, part: slice) -> Tensor:
     is_text = ids == batch.following[at][:, None]
     follows = (both / p.clamp(min=1e-9) * is_text).sum(-1)
     found = torch.stack([right.float(), both.sum(-1), follows], -1)
-    return torch.where(ids[:, :1] >= 0, found, torch.nan)
+    is_known = (ids[:, 0] >= 0) & step.is_inside[part]
+    return torch.where(is_known[:, None], found, torch.nan)
 
 
 def chosen_by_both(p: Tensor, q: Tensor) -> Tensor:

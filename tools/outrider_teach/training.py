@@ -25,8 +25,8 @@ from outrider_teach.batches import (
     batch_of,
     counted,
     most_frequent,
-    packed,
     row_scale,
+    shuffled,
     windows_of,
 )
 from outrider_teach.chain import steps_of
@@ -153,10 +153,8 @@ class Training:
     def _remaining(self) -> Iterator[list[Window]]:
         """Yield what is to be learned, epoch by epoch."""
         while True:
-            order = np.random.default_rng((self.config.seed, self._epoch)).permutation(
-                len(self._windows)
-            )
-            packs = list(packed(self._windows, order, self.config.tokens))
+            random = np.random.default_rng((self.config.seed, self._epoch))
+            packs = shuffled(self._windows, self.config.tokens, random)
             for windows in packs[self._batches :]:
                 if self.step >= self.config.steps or self._is_stuck():
                     return
@@ -184,7 +182,7 @@ class Training:
         total, weight, weights = torch.zeros((), device=device), 1.0, 0.0
         for step in steps_of(self.head, batch, self._embeddings, config.length):
             rows = self.head.output_norm(step.own)
-            its = target.at(step.at)
+            its = target.at(step.at, step.is_inside)
             total = total + weight * distance(rows, self.head.output.weight, its, config.variation)
             weight, weights = weight * _STEP_WEIGHT, weights + weight
         return total / weights
