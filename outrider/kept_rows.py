@@ -66,6 +66,8 @@ class KeptText:
     rows: NDArray[np.float16]
     top_ids: NDArray[np.int32]
     top_logprobs: NDArray[np.float16]
+    written: float = 0.0
+    """When it was, in seconds of the epoch; 0: it was not yet."""
 
     @property
     def answered(self) -> int:
@@ -138,12 +140,17 @@ def drop_shards(folder: Path, most_bytes: float, oldest_time: float) -> None:
     held = 0
     for shard in reversed(_shards(folder)):
         held += sum(file.stat().st_size for file in shard.iterdir())
-        if held > most_bytes or int(shard.name.removeprefix(_SHARD)) < oldest_time * 1e9:
+        if held > most_bytes or _written(shard) < oldest_time:
             shutil.rmtree(shard, ignore_errors=True)
 
 
 def _shards(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_SHARD}*"))
+
+
+def _written(shard: Path) -> float:
+    """Return when a shard was written, in seconds of the epoch."""
+    return int(shard.name.removeprefix(_SHARD)) / 1e9
 
 
 def _read_source(folder: Path) -> KeptSource:
@@ -171,5 +178,5 @@ def _read_shard(shard: Path) -> Iterator[KeptText]:
     for length, first in zip(found["lengths"], found["first"], strict=True):
         end = begin + int(length)
         arrays = [found[name][begin:end] for name in _ARRAYS[2:]]
-        yield KeptText(int(first), *arrays)
+        yield KeptText(int(first), *arrays, written=_written(shard))
         begin = end
