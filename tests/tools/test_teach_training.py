@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 from gguf import GGMLQuantizationType, GGUFReader  # noqa: E402
+from gguf.quants import dequantize  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from outrider.engine.head_draft import Pairs  # noqa: E402
@@ -28,7 +29,6 @@ from outrider_teach.batches import (  # noqa: E402
     OVERLAP,
     batch_of,
     counted,
-    first_known,
     is_held_out,
     most_frequent,
     packed,
@@ -36,18 +36,29 @@ from outrider_teach.batches import (  # noqa: E402
 )
 from outrider_teach.chain import steps_of  # noqa: E402
 from outrider_teach.export import read_head, write_head  # noqa: E402
-from outrider_teach.head import EagleHead, HeadShape, attended  # noqa: E402
-from outrider_teach.judging import Judgement, chosen_by_both, curve, draw_curve, judge  # noqa: E402
+from outrider_teach.head import EagleHead, HeadShape  # noqa: E402
+from outrider_teach.judging import (  # noqa: E402
+    Acceptance,
+    Judgement,
+    by_position,
+    chosen_by_both,
+    curve,
+    draw_curve,
+    expected,
+    in_rounds,
+    judge,
+)
 from outrider_teach.loss import distance, wanted  # noqa: E402
 from outrider_teach.target_weights import TargetFile  # noqa: E402
 from outrider_teach.training import Progress, Training, TrainingConfig, new_head  # noqa: E402
 from tests.engine.test_head_draft import load  # noqa: E402
 from tests.support.tiny_architectures import write_architecture  # noqa: E402
-from tests.support.tiny_gguf import Vocabulary  # noqa: E402
 from tests.support.tiny_heads import write_llama  # noqa: E402
 
 LAYERS = (0, 1, 3)
 TOP = 8
+
+
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_llama(tmp_path_factory.mktemp("target") / "target.gguf")
@@ -78,9 +89,7 @@ def written(model, prompt: list[int], count: int, temperature: float, random) ->
         tops.append(top)
         logs.append(logprobs[top])
         weights = chances ** (1 / temperature) if temperature else None
-        drawn = (
-            random.choice(len(row), p=weights / weights.sum()) if temperature else int(top[0])
-        )
+        drawn = random.choice(len(row), p=weights / weights.sum()) if temperature else int(top[0])
         [[row]] = model.decode([Chunk(0, len(tokens), [int(drawn)], 1)])
         tokens.append(int(drawn))
     first, rows = model.hidden_rows(0)
@@ -157,7 +166,9 @@ def test_llama_cpp_computes_what_was_trained(changed, target: Path, tmp_path: Pa
     text = np.random.default_rng(1).integers(3, 320, 40).tolist()
     rows, expected = chained_in_llama(path, target, text, start=30, count=4)
     known = np.full((40, TOP), 5, np.int32)
-    kept = KeptText(0, np.array(text, np.int32), rows.astype(np.float16), known, known.astype(np.float16))
+    kept = KeptText(
+        0, np.array(text, np.int32), rows.astype(np.float16), known, known.astype(np.float16)
+    )
     embeddings = torch.from_numpy(file.embeddings)
     with torch.no_grad():
         steps = list(steps_of(head, batch_of([kept], windows_of([kept])), embeddings, 4))
@@ -374,9 +385,7 @@ def test_a_killed_run_loses_what_came_after_its_checkpoint(
     assert training.history == whole.history
 
 
-def test_another_seed_is_another_run(
-    texts: list[KeptText], target: Path, tmp_path: Path
-) -> None:
+def test_another_seed_is_another_run(texts: list[KeptText], target: Path, tmp_path: Path) -> None:
     found = []
     for name, seed in (("a", 1), ("b", 2)):
         training = start(texts, target, tmp_path / name, seed=seed, steps=4)
@@ -399,32 +408,128 @@ def test_a_checkpoint_that_cannot_be_written_is_said(
 ) -> None:
     training = start(texts, target, tmp_path / "run")
     (tmp_path / "run").rmdir()
-    with pytest.raises(StateUnavailable, match="cannot write .*best.pt"):
+    with pytest.raises(StateUnavailable, match=r"cannot write .*best\.pt"):
         run(training)
 
 
 # --- judging ---
 
 
-def test_a_head_is_judged_position_by_position(texts: list[KeptText], target: Path) -> None:
-    head = small_head()
-    greedy = [t for t in texts[:20] if is_greedy(t)]
-    windows = windows_of(greedy)
-    rights = []
-    with torch.no_grad():
-        for number in range(len(windows)):
-            batch = batch_of(greedy, windows[number : number + 1])
-            steps = list(steps_of(head, batch, embeddings_of(target), 5))
-            picked = torch.stack([head.drafted[head.logits(s.own).argmax(-1)] for s in steps], 1)
-            tops = torch.stack([batch.top_ids[s.at, 0] for s in steps], 1)
-            whole = steps[-1].is_inside & (tops >= 0).all(-1)
-            rights.append((picked == tops)[whole].float())
-    right = torch.cat(rights)
-    judged = judge(head, greedy, embeddings_of(target)).greedy
-    assert judged.positions[0] == pytest.approx(right[:, 0].mean().item())
-    assert judged.positions[1] == pytest.approx(right[right[:, 0] > 0][:, 1].mean().item() or 0)
+def test_acceptance_is_of_the_drafts_that_came_so_far() -> None:
+    right = np.array([[1, 1, 0, 1, 1], [0, 1, 1, 1, 1], [1, 0, 1, 1, 1], [1, 1, 1, 1, 0]], float)
+    assert by_position(right, right) == pytest.approx((3 / 4, 2 / 3, 1 / 2, 1.0, 0.0))
+    same, follows = np.array([[0.5, 0.8, 0.6]]), np.array([[0.25, 1.0, 0.5]])
+    assert by_position(same, follows) == pytest.approx((0.5, 0.8, 0.6))
+    assert expected(same, follows) == pytest.approx((0.5 + 0.25 * 0.8 + 0.25 * 0.6) / 3)
 
 
-def is_greedy(text: KeptText) -> bool:
-    known = text.top_ids[:-1, 0] >= 0
-    return bool((text.top_ids[:-1, 0] == text.tokens[1:])[known].all())
+def test_rounds_start_after_what_the_last_one_wrote() -> None:
+    right = np.zeros((8, 5))
+    right[0, :2], right[3, :5], right[1:3] = 1, 1, 1  # 2 and 1 are written, 3 and 1, none and 1
+    assert in_rounds([right, np.zeros((1, 5))]) == 5 / 12
+
+
+def test_a_judgement_is_of_whole_drafts_that_are_known(texts: list[KeptText], target: Path) -> None:
+    judged = judge(small_head(), texts[:4], embeddings_of(target))
+    assert judged.tokens == 4 * 53
+    short = [replace(t, **{n: getattr(t, n)[:16] for n in ARRAYS}) for t in texts[:4]]
+    assert judge(small_head(), short, embeddings_of(target)).greedy.positions == (0.0,) * 5
+
+
+ARRAYS = ("tokens", "rows", "top_ids", "top_logprobs")
+
+
+def test_the_curve_is_lines_and_a_picture(tmp_path: Path) -> None:
+    half = Acceptance((0.7, 0.6, 0.5, 0.4, 0.3), 0.5)
+    history = [
+        (100, Judgement(half, half, 9)),
+        (200, Judgement(half, replace(half, accepted=0.7), 9)),
+    ]
+    lines = curve(history).split("\n")
+    assert lines[1] == "    100  0.70  0.60  0.50  0.40  0.30   0.500  0.500  ##########"
+    assert lines[2].endswith("0.700  ############")
+    is_there = importlib.util.find_spec("matplotlib") is not None
+    assert draw_curve(history, tmp_path / "curve.png") == is_there
+    assert (tmp_path / "curve.png").exists() == is_there
+
+
+# --- files ---
+
+
+def test_a_head_begins_with_what_its_target_has(texts: list[KeptText], target: Path) -> None:
+    file = TargetFile(target)
+    head = new_head(file, LAYERS, texts, TrainingConfig(steps=1, drafted=50))
+    output = dequantize(tensor_of(target, "output.weight"), GGMLQuantizationType.Q8_0)
+    assert head.output.weight.detach().numpy() == pytest.approx(output[head.drafted.numpy()])
+    embedded = dequantize(tensor_of(target, "token_embd.weight"), GGMLQuantizationType.Q8_0)
+    assert file.embeddings == pytest.approx(embedded, abs=1e-3)
+    fused = head.row_scale.numpy() * np.concatenate([t.rows[1:] for t in texts]).astype(np.float32)
+    assert np.sqrt(np.mean(fused**2)) == pytest.approx(1.0, abs=0.2)
+
+
+def tensor_of(path: Path, name: str) -> NDArray[np.uint8]:
+    return next(t.data for t in GGUFReader(path).tensors if t.name == name)
+
+
+def test_a_target_that_does_not_show_its_layers_is_refused(
+    texts: list[KeptText], tmp_path: Path, target: Path
+) -> None:
+    hidden = TargetFile(write_architecture(tmp_path / "phi2.gguf", "gemma3"))
+    with pytest.raises(InvalidConfig, match="gemma3 models do not show their layers"):
+        new_head(hidden, LAYERS, texts, TrainingConfig(steps=1))
+    with pytest.raises(InvalidConfig, match="reads layers 0, 1, 9; the target has 4"):
+        TargetFile(target).check_feeds((0, 1, 9))
+    (tmp_path / "none.gguf").write_bytes(b"GGUF")
+    for path in (tmp_path / "none.gguf", tmp_path / "nowhere.gguf"):
+        with pytest.raises(InvalidConfig, match="cannot read"):
+            TargetFile(path)
+        with pytest.raises(InvalidConfig, match="no head to go on with"):
+            read_head(path, TargetFile(target))
+
+
+def test_a_head_s_file_has_its_target_s_tokens_and_sizes(target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "head.gguf"
+    write_head(path, small_head(), TargetFile(target))
+    theirs, own = (
+        {name: field.contents() for name, field in GGUFReader(each).fields.items()}
+        for each in (target, path)
+    )
+    tokenizer = {name for name in theirs if name.startswith("tokenizer.")}
+    assert {name: own[name] for name in tokenizer} == {name: theirs[name] for name in tokenizer}
+    assert own["eagle3.target_layers"] == list(LAYERS)
+    assert (own["eagle3.attention.head_count_kv"], own["eagle3.feed_forward_length"]) == (2, 96)
+    tensors = {t.name: t for t in GGUFReader(path).tensors}
+    assert tensors["d2t"].data.tolist() == small_head().drafted.tolist()
+    assert tensors["blk.0.attn_q.weight"].tensor_type is GGMLQuantizationType.Q8_0
+    assert tensors["blk.0.attn_norm_2.weight"].tensor_type is GGMLQuantizationType.F32
+    assert [p.name for p in tmp_path.iterdir()] == ["head.gguf"]
+
+
+def test_a_head_that_drafts_all_tokens_needs_no_map(target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "head.gguf"
+    write_head(path, small_head(320), TargetFile(target), GGMLQuantizationType.F16)
+    assert "d2t" not in {t.name for t in GGUFReader(path).tensors}
+    head, again = small_head(320), read_head(path, TargetFile(target))
+    assert again.shape == replace(head.shape, rope_base=10000.0, epsilon=again.shape.epsilon)
+    rows = torch.randn(3, 192)
+    assert (head.fused(rows) - again.fused(rows)).abs().max() < 0.05
+
+
+def test_a_head_is_there_whole_or_not_at_all(target: Path, tmp_path: Path) -> None:
+    with pytest.raises(StateUnavailable, match="cannot write"):
+        write_head(tmp_path / "none" / "head.gguf", small_head(), TargetFile(target))
+    (tmp_path / "head.gguf").mkdir()
+    with pytest.raises(StateUnavailable, match=r"cannot write .*directory"):
+        write_head(tmp_path / "head.gguf", small_head(), TargetFile(target))
+    assert [p.name for p in tmp_path.iterdir()] == ["head.gguf"]
+
+
+def test_kept_folders_are_trained_on(texts: list[KeptText], target: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    open_folder(folder, KeptSource(model="ab", layers=LAYERS, width=64, vocabulary=320, top=TOP))
+    write_shard(folder, texts[:30])
+    training = start(Kept(folder).texts, target, tmp_path / "run", steps=4)
+    run(training)
+    other = start(texts[:30], target, tmp_path / "other", steps=4)
+    run(other)
+    assert training.history == other.history

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from outrider_teach.batches import Batch, Grid
+from outrider_teach.batches import Batch
 from outrider_teach.head import EagleHead, Seen, attended
 
 

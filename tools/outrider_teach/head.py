@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadShape:
     """The sizes of a head. Its width is its target's, whose token embeddings it borrows."""
@@ -139,9 +140,7 @@ def rotated(x: Tensor, positions: Tensor, base: float) -> Tensor:
     return turned.flatten(-2).to(x.dtype)
 
 
-def attended(
-    queries: Tensor, first: Seen, chained: Sequence[Seen], is_visible: Tensor
-) -> Tensor:
+def attended(queries: Tensor, first: Seen, chained: Sequence[Seen], is_visible: Tensor) -> Tensor:
     """Return what attention finds for drafts in windows: [windows, drafts, heads * head size].
 
     queries are [windows, drafts, heads, head size]. Each sees of `first`, the target's pairs

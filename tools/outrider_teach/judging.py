@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outrider.kept_rows import KeptText
 from outrider_teach.batches import Batch, batch_of, packed, windows_of
 from outrider_teach.chain import Step, steps_of
 from outrider_teach.head import EagleHead
-
-if TYPE_CHECKING:
-    from outrider.kept_rows import KeptText
 
 POSITIONS = 5  # of a draft, that are judged
 LENGTH = 3  # tokens of a draft in `accepted`; llama-server's default
@@ -97,8 +95,8 @@ def judge(head: EagleHead, texts: Sequence[KeptText], embeddings: Tensor) -> Jud
     right, same = (np.concatenate([getattr(d, n) for d in found]) for n in ("right", "same"))
     follows = np.concatenate([d.follows for d in found])
     return Judgement(
-        greedy=Acceptance(_by_position(right, right), _in_rounds([d.right for d in found])),
-        sampled=Acceptance(_by_position(same, follows), _expected(same, follows)),
+        greedy=Acceptance(by_position(right, right), in_rounds([d.right for d in found])),
+        sampled=Acceptance(by_position(same, follows), expected(same, follows)),
         tokens=sum(window.learned for window in windows),
     )
 
@@ -149,21 +147,25 @@ def chosen_by_both(p: Tensor, q: Tensor) -> Tensor:
     return p / others.clamp(min=1e-20) * (q > 0) * (p > 0)
 
 
-def _by_position(
-    figures: NDArray[np.float32], follows: NDArray[np.float32]
-) -> tuple[float, ...]:
+def by_position(figures: NDArray[np.float32], follows: NDArray[np.float32]) -> tuple[float, ...]:
     """Return the mean at each position over drafts that came so far."""
-    before = np.cumprod(np.pad(follows[:, :-1], ((0, 0), (1, 0)), constant_values=1), 1)
+    before = _before(follows)
     reached = np.maximum(before.sum(0), 1e-9)
     return tuple(float(x) for x in (before * figures).sum(0) / reached)
 
 
-def _expected(same: NDArray[np.float32], follows: NDArray[np.float32]) -> float:
-    before = np.cumprod(np.pad(follows[:, :-1], ((0, 0), (1, 0)), constant_values=1), 1)
-    return float((before * same)[:, :LENGTH].mean())
+def expected(same: NDArray[np.float32], follows: NDArray[np.float32]) -> float:
+    """Return what is accepted of all that is drafted, of drafts that start anywhere."""
+    return float((_before(follows) * same)[:, :LENGTH].mean())
 
 
-def _in_rounds(windows: Sequence[NDArray[np.float32]]) -> float:
+def _before(follows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return how likely a draft has the text's tokens before each position."""
+    before = np.pad(follows[:, :-1], ((0, 0), (1, 0)), constant_values=1)
+    return np.cumprod(before, 1, dtype=np.float32)
+
+
+def in_rounds(windows: Sequence[NDArray[np.float32]]) -> float:
     """Return what is accepted of drafts in rounds: each starts after what the last one wrote."""
     accepted = drafted = 0
     for right in windows:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from outrider.errors import StateUnavailable
+from outrider.kept_rows import KeptText
 from outrider_teach.batches import (
     Window,
     batch_of,
@@ -35,9 +36,6 @@ from outrider_teach.judging import Judgement, judge
 from outrider_teach.loss import distance, wanted
 from outrider_teach.optimiser import Optimiser, pace
 from outrider_teach.target_weights import TargetFile
-
-if TYPE_CHECKING:
-    from outrider.kept_rows import KeptText
 
 _CHECKPOINT = "checkpoint.pt"
 _BEST = "best.pt"
@@ -170,7 +168,7 @@ class Training:
         """Make one step; return its loss."""
         with self._precision():
             loss = self.loss(windows)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._optimiser.step(pace(self.step, self.config.steps))
         return float(loss.detach())
 
@@ -210,9 +208,7 @@ class Training:
         _write(self._folder / _CHECKPOINT, state)
 
     def _restore(self) -> None:
-        state = torch.load(
-            self._folder / _CHECKPOINT, self._embeddings.device, weights_only=True
-        )
+        state = torch.load(self._folder / _CHECKPOINT, self._embeddings.device, weights_only=True)
         self.head.load_state_dict(state["head"])
         self._optimiser.restore(state["optimiser"])
         self._epoch, self._batches = state["place"]
