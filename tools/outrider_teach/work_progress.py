@@ -18,7 +18,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-class Pace:
+class WorkProgress:
     """Reports it on standard error: on a terminal always, elsewhere a line every 30 s."""
 
     def __init__(self, work: str, total: int, progress: Progress, done: int = 0) -> None:
