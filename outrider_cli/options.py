@@ -30,6 +30,7 @@ from outrider_cli.drafting import DraftingOptions
 
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
+    from outrider.engine.row_keeper import Keeping
     from outrider.rpc.security import ClientSecurity
     from outrider.rpc.server import ServerConfig
 
@@ -335,6 +336,37 @@ class JoiningOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingOptions:
+    """Whether a target writes down what it decodes, to teach a head from."""
+
+    keep_rows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep all texts, and the target's rows, in this folder, for `outrider teach`.",
+        ),
+    ] = None
+    keep_rows_mib: Annotated[
+        int, typer.Option(metavar="MIB", min=1, help="Of that folder at most; the oldest go.")
+    ] = 4096
+    keep_rows_days: Annotated[
+        float, typer.Option(metavar="DAYS", min=0.0, help="After which a text goes in any case.")
+    ] = 7.0
+
+    def config(self) -> Keeping | None:
+        """Return how rows are kept; None where they are not."""
+        from outrider.engine.row_keeper import Keeping
+
+        if self.keep_rows is None:
+            return None
+        return Keeping(
+            folder=self.keep_rows,
+            most_bytes=self.keep_rows_mib << 20,
+            seconds=self.keep_rows_days * 24 * 3600,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharingOptions:
     """What texts may be drafted from that are not their own caller's."""
 
@@ -369,6 +401,7 @@ Group = (
     | DraftingOptions
     | JoiningOptions
     | SharingOptions
+    | KeepingOptions
 )
 
 

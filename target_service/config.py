@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outrider.engine.row_keeper import Keeping
 from outrider.model_service.config import ModelConfig
 from outrider.rpc.server import ServerConfig
 
@@ -16,4 +17,6 @@ class TargetConfig:
     model: ModelConfig
     draft: ModelConfig | None = None
     """Of a small model that drafts in the target's own process, between two of its decodes."""
+    keeping: Keeping | None = None
+    """How what it decodes is written down, to teach a head from; None: it is not."""
     same_vocabulary: bool = False  # leave that one out where its ids are not the target's

@@ -18,7 +18,9 @@ async def run(config: TargetConfig, load: Callable[[], Model] | None = None) -> 
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(max(0, config.model.nice))
     options = HostOptions(numerics=numerics_of(config.model, "auto"))
-    host = make_host(config.model, options, load, config.draft, config.same_vocabulary)
+    host = make_host(
+        config.model, options, load, config.draft, config.same_vocabulary, config.keeping
+    )
     await run_model_service(
         "Target",
         config.server,

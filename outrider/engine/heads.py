@@ -111,6 +111,21 @@ class Beside:
     """Numbers of its rows."""
 
 
+def feeds_layers(architecture: str) -> bool:
+    """Return whether a model shows what its layers read."""
+    return architecture in _FEEDS_LAYERS
+
+
+def taught_layers(count: int) -> tuple[int, ...]:
+    """Return the layers whose inputs a head is taught from, of a target with so many; () for none.
+
+    EAGLE-3 (2503.01840) takes a low, a middle and a high one. The last is the highest that all
+    targets show.
+    """
+    low, high = min(2, count - 3), count - 1
+    return (low, min(max(low + 1, count // 2), high - 1), high) if count >= 3 else ()
+
+
 def feeds_mtp(architecture: str) -> bool:
     """Return whether a model has hidden rows for MTP heads, with one in its file or without."""
     return architecture in _MTP_GRAPHS

@@ -23,6 +23,7 @@ from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, ModelDescription
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
+from outrider.engine.row_keeper import RowKeeper
 from outrider.engine.runner import JobRunner
 from outrider.errors import Draining, EngineBusy, OutriderError, RoundSuperseded
 
@@ -44,10 +45,14 @@ class EngineHost:
         find_core_lock: Callable[[ModelDescription], CoreLock] = lambda _: NoCoreLock(),
         measurements: Measurements | None = None,
         load_draft: Callable[[Model], OwnDraft | None] | None = None,
+        make_keeper: Callable[[Model], RowKeeper] | None = None,
     ) -> None:
-        """`load_draft` loads what drafts for the model, in its thread; None: it does not fit."""
+        """`load_draft` loads what drafts for the model, in its thread; None: it does not fit.
+
+        `make_keeper` makes what writes down what is decoded, after that.
+        """
         self._load = load
-        self._load_draft = load_draft
+        self._load_draft, self._make_keeper = load_draft, make_keeper
         self._find_core_lock = find_core_lock
         self._measurements = measurements  # None: every start measures
         self._options = options
@@ -224,6 +229,8 @@ class EngineHost:
         runner.begin_anew(prepared)
         if self._load_draft is not None:
             runner.own_draft = self._load_draft(model)
+        if self._make_keeper is not None:
+            runner.keeper = self._make_keeper(model)
         spent = perf_counter() - begin
         self.loaded.set_result(Loaded(model, prepared, spent, self._core_lock, runner.own_draft))
 

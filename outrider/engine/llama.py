@@ -73,6 +73,7 @@ from outrider.engine.model import (
 from outrider.engine.repeated_cells import repeat_cells
 from outrider.engine.rollback import RollbackMemory
 from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
+from outrider.kept_rows import KeptSource
 from outrider.sampling import SamplingParameters
 from outrider.trees import MAX_LEAVES
 
@@ -107,15 +108,14 @@ class LlamaModel:
                 self._thread_choices = thread_choices_of(config, self._is_on_gpu)
                 if self._thread_choices:
                     self._config = config = replace(config, thread_count=self._thread_choices[0])
-                trained = ll.llama_model_n_ctx_train(self._model)
-                asked = asked_context(config, trained, checked.position_count)
-                self._cells = cells_of(asked)
-                self._positions = min(self._cells, checked.position_count or self._cells)
+                trained, learned = ll.llama_model_n_ctx_train(self._model), checked.position_count
+                self._cells = cells_of(asked := asked_context(config, trained, learned))
+                self._positions = min(self._cells, learned or self._cells)
                 self._capacity = min(asked, self._positions - (MAX_MULTIPLE - 1))
                 settings = self._capacity, config.cache_type_k, config.cache_type_v
-                self._identity = identity_of(files.digest(), settings)
-                # Tokens of a sliding window; 0 without.
-                self._window = ll.llama_model_n_swa(self._model)
+                self._weights = files.digest()
+                self._identity = identity_of(self._weights, settings)
+                self._window = ll.llama_model_n_swa(self._model)  # tokens it slides over, or 0
                 self._is_recurrent = is_recurrent(self._model)
                 # Among cells of others, holes in a window would not show; llama.cpp would
                 # choose long factors by the size of the whole pool; and a state is a sequence's.
@@ -226,6 +226,10 @@ class LlamaModel:
         """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
         self._hidden.keep(layers, reader)
         self._description = self._describe()
+
+    def kept_source(self) -> KeptSource:
+        """Return whose rows are kept, of a head's layers or else chosen ones: `HiddenOutput`."""
+        return self._hidden.source(self._weights.hex())
 
     def hidden_rows(self, sequence: int) -> tuple[int, Rows]:
         """Return the position of the first row that is kept of a sequence, and the rows."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from outrider.engine.branches import stem_count
 from outrider.engine.head_draft import Pairs
-from outrider.engine.heads import Head, feeds_mtp
+from outrider.engine.heads import Head, feeds_layers, feeds_mtp, taught_layers
 from outrider.engine.hidden_rows import HiddenRows, RowReader, Rows
 from outrider.engine.llama_batch import Batch, RowBatch, matrix
 from outrider.engine.llama_library import (
@@ -29,10 +29,11 @@ from outrider.engine.llama_library import (
     logits_address,
     recent_errors,
 )
-from outrider.engine.llama_loading import LlamaConfig, context_params
+from outrider.engine.llama_loading import LlamaConfig, architecture_of, context_params
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Layout, Row
 from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.kept_rows import KeptSource
 from outrider.row_window import HIDDEN_ROWS
 from outrider.speculation import HeadKind
 
@@ -160,6 +161,27 @@ class HiddenOutput:
             for layer in layers or (last,)
         ]
         self._rows = HiddenRows(self._count, len(self._sources) * self._columns, reader)
+
+    def source(self, weights: str) -> KeptSource:
+        """Return whose rows are kept, of these weights; where none are, those that teach a head.
+
+        Raises InvalidConfig where the model does not show them, or its head reads others.
+        """
+        count = int(ll.llama_model_n_layer(self._model))
+        if self._layers is None:
+            architecture, layers = architecture_of(self._model), taught_layers(count)
+            fault = missing_functions(HeadKind.EAGLE3)
+            if not feeds_layers(architecture) or not layers:
+                fault = f"{architecture} models do not show what their layers read"
+            if fault:
+                raise InvalidConfig("keep-rows", fault)
+            self.keep(layers, None)
+        assert self._layers is not None
+        if len(self._layers) != 3:
+            fault = "its own draft reads other rows than EAGLE-3: add --no-own-draft"
+            raise InvalidConfig("keep-rows", fault)
+        size = int(ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(self._model)))
+        return KeptSource(model=weights, layers=self._layers, width=self._columns, vocabulary=size)
 
     def take(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
         """Keep the rows of what was just decoded; of a tree's nodes, which may go, none."""

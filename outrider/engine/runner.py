@@ -22,6 +22,7 @@ from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
 from outrider.engine.moving import Moved, exchange
 from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Prepared
+from outrider.engine.row_keeper import RowKeeper
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.workers import Work, Workers
 from outrider.errors import DecodeFailed, EngineBusy, OutriderError
@@ -54,6 +55,8 @@ class JobRunner:
         self.scheduler: Scheduler
         self.own_draft: OwnDraft | None = None
         """What drafts for the model, in the same thread; None: nothing does."""
+        self.keeper: RowKeeper | None = None
+        """Who writes down what is decoded; None: nobody does."""
         # With the work of jobs that wait for it; none in a decode.
         self._workers = Workers[Ticket](options.count_helpers(model.describe()))
         self._capacity = model.describe().context  # tokens that a session can hold
@@ -68,6 +71,8 @@ class JobRunner:
     def close(self) -> None:
         """Free the model, and what drafts for it."""
         self._workers.stop()
+        if self.keeper is not None:
+            self.keeper.close()
         if self.own_draft is not None:  # first: a head is a part of the model
             self.own_draft.close()
         self._model.close()
@@ -281,6 +286,8 @@ class JobRunner:
         is_shared = len(entries) > 1
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
+            if self.keeper is not None:
+                self.keeper.note(ticket.lease.session, chunk, its_rows)
             ticket.lease.spent.add(shared)
             ticket.lease.spent.add_step(bool(its_rows))
             self._deliver(ticket, chunk, its_rows, begin, is_shared)
@@ -364,6 +371,8 @@ class JobRunner:
             self.cache.enter(session_id, perf_counter()).pinned = True
             return
         self.scheduler.expect_no_more(session_id)
+        if self.keeper is not None:
+            self.keeper.end(session_id)
         session = self.cache.get(session_id)
         if session is not None:
             session.pinned = False

@@ -34,6 +34,7 @@ from outrider.engine.model_draft import ModelDraft
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
 from outrider.engine.reading import Reading
+from outrider.engine.row_keeper import Keeping, RowKeeper
 from outrider.engine.thread_choice import use_quickest
 from outrider.engine.translating import needed_translation
 from outrider.errors import DecodeFailed, InvalidConfig, VocabularyMismatch
@@ -234,11 +235,12 @@ def make_host(
     load: Callable[[], Model] | None,
     draft: ModelConfig | None = None,
     same_vocabulary: bool = False,
+    keeping: Keeping | None = None,
 ) -> EngineHost:
     """Return an engine for the configured model, or for what `load` makes instead of it.
 
     `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others. Without
-    one it is the model's own head, where that is configured.
+    one it is the model's own head, where that is configured. `keeping` is how it keeps its rows.
     """
     load_draft: Callable[[Model], OwnDraft | None] | None = open_own_head if config.mtp else None
     beside: list[ModelConfig] = []  # models whose kernels are chosen with its own
@@ -247,12 +249,22 @@ def make_host(
     elif draft is not None:
         load_draft, beside = own_draft_loader(draft, same_vocabulary), [draft]
     find = partial(find_core_lock, config)
+    make_keeper = partial(open_keeper, keeping) if keeping is not None else None
     if load is not None:
-        return EngineHost(load, options, find, load_draft=load_draft)
+        return EngineHost(load, options, find, None, load_draft, make_keeper)
     options = replace(options, count_helpers=partial(count_helpers, config))
     kept = kept_measurements(config, options.numerics)
     load = load_llama(config, True, beside)
-    return EngineHost(load, options, find, kept, load_draft)
+    return EngineHost(load, options, find, kept, load_draft, make_keeper)
+
+
+def open_keeper(keeping: Keeping, target: Model) -> RowKeeper:
+    """Return what keeps the rows of a target. Raises InvalidConfig where it has none to keep."""
+    from outrider.engine.llama import LlamaModel
+
+    if not isinstance(target, LlamaModel):
+        raise InvalidConfig("keep-rows", "this model keeps no rows")
+    return RowKeeper(keeping, target.kept_source(), target)
 
 
 def open_own_head(target: Model, config: ModelConfig | None = None) -> OwnDraft | None:

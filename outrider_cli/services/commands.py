@@ -16,6 +16,7 @@ from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     HttpOptions,
     JoiningOptions,
+    KeepingOptions,
     Prefix,
     ServerOptions,
     SharingOptions,
@@ -115,6 +116,7 @@ def target(
         bool,
         typer.Option("--same-vocabulary", help="Leave out its own draft if that has other tokens."),
     ] = False,
+    keeping: Annotated[KeepingOptions, Prefix(panel="Kept texts")] = KeepingOptions(),
 ) -> None:
     """Run a target service: the model whose text is wanted.
 
@@ -135,6 +137,7 @@ def target(
         server=server.config(listen),
         model=replace(engine.config(model), mtp=own_draft and draft_model is None),
         draft=own.config(draft_model, is_draft=True) if draft_model and own_draft else None,
+        keeping=keeping.config(),
     )
     serve("target", config, run)
 

@@ -37,6 +37,7 @@ class LocalPlan:
     draft: HostedModel | str | None
     listen: str = ANY_PORT  # of the orchestrator
     orchestrator: tuple[str, ...] = ()  # more of its options
+    target_words: tuple[str, ...] = ()  # more of the target's
     own_draft: bool = True  # the target drafts with the draft's model, too, in its own process
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What runs a role, where that is not `COMMAND`."""
@@ -89,7 +90,8 @@ class LocalServices:
         if is_head and plan.drafts_in_target:
             apart = None
         if isinstance(plan.target, HostedModel):
-            self.target = await self._start_model("target", plan.target, more=plan.own_draft_words)
+            words = (*plan.own_draft_words, *plan.target_words)
+            self.target = await self._start_model("target", plan.target, more=words)
         if isinstance(apart, HostedModel):
             self.draft = await self._start_model("draft", apart)
         target, draft = await asyncio.gather(

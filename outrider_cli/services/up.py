@@ -18,6 +18,7 @@ from outrider_cli.options import (
     ClientOptions,
     HttpOptions,
     JoiningOptions,
+    KeepingOptions,
     Prefix,
     ServerOptions,
     SharingOptions,
@@ -56,6 +57,10 @@ FarDraft = Annotated[
     typer.Option(metavar="HOST:PORT", help="A draft on another machine, not --draft-model."),
 ]
 
+TrustedFile = Annotated[
+    Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
+]
+
 
 @spread
 def up(
@@ -70,9 +75,7 @@ def up(
     ] = True,
     target: FarTarget = None,
     draft: FarDraft = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
-    ] = None,
+    tls_ca: TrustedFile = None,
     peer_token_file: PeerTokenFile = None,
     listen: Listen = ORCHESTRATOR_ADDRESS,
     chat_template_file: ChatTemplateFile = None,
@@ -85,6 +88,7 @@ def up(
         False
     ),
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ModelOptions(),
+    keeping: Annotated[KeepingOptions, Prefix(panel="Kept texts")] = KeepingOptions(),
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = ModelOptions(),
     server: Annotated[ServerOptions, Prefix(panel="Orchestrator")] = ServerOptions(),
 ) -> None:
@@ -116,6 +120,7 @@ def up(
         listen=listen,
         orchestrator=tuple(words),
         own_draft=own_draft and not no_draft,
+        target_words=tuple(arguments(keeping)),
     )
     asyncio.run(_stay_up(plan, server, http, verbose))
 
