@@ -181,6 +181,7 @@ BEHIND_THE_CLIENT = (
 OFFERED_TO_TOOLS = (
     "outrider.model_service.config",
     "outrider.core",
+    "outrider.engine.heads",  # which targets show their layers
     "outrider.engine.llama_loading",  # the tokens of a GGUF file
     "outrider.engine.model.Numerics",
     "outrider.rpc.security.ClientSecurity",

@@ -1,0 +1,325 @@
+"""Heads taught from kept texts: what is computed, what is learned, and the file that comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+torch = pytest.importorskip("torch")
+
+from gguf import GGMLQuantizationType, GGUFReader  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from outrider.engine.head_draft import Pairs  # noqa: E402
+from outrider.engine.llama_heads import LlamaHead  # noqa: E402
+from outrider.engine.llama_loading import LlamaConfig  # noqa: E402
+from outrider.engine.model import Chunk  # noqa: E402
+from outrider.errors import InvalidConfig, StateUnavailable  # noqa: E402
+from outrider_teach.batches import (  # noqa: E402
+    LONGEST,
+    OVERLAP,
+    batch_of,
+    counted,
+    first_known,
+    is_held_out,
+    most_frequent,
+    packed,
+    windows_of,
+)
+from outrider_teach.chain import steps_of  # noqa: E402
+from outrider_teach.export import read_head, write_head  # noqa: E402
+from outrider_teach.head import EagleHead, HeadShape, attended  # noqa: E402
+from outrider_teach.judging import Judgement, chosen_by_both, curve, draw_curve, judge  # noqa: E402
+from outrider_teach.loss import distance, wanted  # noqa: E402
+from outrider_teach.target_weights import TargetFile  # noqa: E402
+from outrider_teach.training import Progress, Training, TrainingConfig, new_head  # noqa: E402
+from tests.engine.test_head_draft import load  # noqa: E402
+from tests.support.tiny_architectures import write_architecture  # noqa: E402
+from tests.support.tiny_gguf import Vocabulary  # noqa: E402
+from tests.support.tiny_heads import write_llama  # noqa: E402
+
+LAYERS = (0, 1, 3)
+TOP = 8
+@dataclass(frozen=True)
+class Text:
+    """As `outrider.kept_rows.KeptText`."""
+
+    tokens: NDArray[np.int32]
+    rows: NDArray[np.float16]
+    top_ids: NDArray[np.int32]
+    top_logprobs: NDArray[np.float16]
+    first: int = 0
+    shard: str = "0"
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("target") / "target.gguf")
+
+
+@pytest.fixture(scope="module")
+def texts(target: Path) -> list[Text]:
+    """What the target writes after prompts of 12 random tokens: by two greedy, by one sampled."""
+    model, random = load(target, mtp=False, sequences=1), np.random.default_rng(7)
+    model.keep_rows(LAYERS)
+    found = []
+    for number in range(60):
+        prompt = random.integers(3, 320, 12).tolist()
+        found.append(written(model, prompt, 52, 0.8 if number % 3 == 2 else 0.0, random))
+        model.truncate(0, 0)
+    model.close()
+    return found
+
+
+def written(model, prompt: list[int], count: int, temperature: float, random) -> Text:
+    """Return a text as a target keeps it: the rows, and what it would have written after each."""
+    tokens, tops, logs = list(prompt), [], []
+    [[row]] = model.decode([Chunk(0, 0, prompt, 1)])
+    for _ in range(count):
+        chances = np.exp(row - row.max())
+        logprobs = np.log(chances / chances.sum())
+        top = np.argsort(-logprobs)[:TOP]
+        tops.append(top)
+        logs.append(logprobs[top])
+        weights = chances ** (1 / temperature) if temperature else None
+        drawn = (
+            random.choice(len(row), p=weights / weights.sum()) if temperature else int(top[0])
+        )
+        [[row]] = model.decode([Chunk(0, len(tokens), [int(drawn)], 1)])
+        tokens.append(int(drawn))
+    first, rows = model.hidden_rows(0)
+    assert first == 0
+    unknown = len(tokens) - len(tops) - 1  # the last token's row has no distribution either
+    ids = np.concatenate([np.full((unknown, TOP), -1), tops, np.full((1, TOP), -1)])
+    log_rows = np.concatenate([np.zeros((unknown, TOP)), logs, np.zeros((1, TOP))])
+    return Text(
+        np.array(tokens, np.int32),
+        np.array(rows[: len(tokens)], np.float16),
+        ids.astype(np.int32),
+        log_rows.astype(np.float16),
+    )
+
+
+def small_head(drafted: int = 40, **changed) -> EagleHead:
+    shape = HeadShape(
+        width=64,
+        heads=4,
+        kv_heads=2,
+        head_size=32,
+        feed_forward=96,
+        rope_base=10000.0,
+        epsilon=1e-5,
+        layers=LAYERS,
+    )
+    torch.manual_seed(3)
+    ids = torch.randperm(320)[:drafted].sort().values
+    head = EagleHead(replace(shape, **changed), ids)
+    for name, parameter in head.named_parameters():
+        if "norm" in name:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        else:
+            torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[-1] ** -0.5)
+    head.row_scale.uniform_(0.5, 2.0)
+    return head
+
+
+# --- what is computed ---
+
+
+def chained_in_llama(
+    path: Path, target: Path, text: Sequence[int], start: int, count: int
+) -> tuple[NDArray[np.float32], list[NDArray[np.float32]]]:
+    """Return the target's rows of a text, and the head's logits of a draft along it.
+
+    The draft starts with the pair at `start`, and reads the text's own tokens.
+    """
+    model = load(target, mtp=False, sequences=1)
+    head = model.open_head(
+        LlamaConfig(path=path, context=0, sequence_count=1, thread_count=1, pad_multiple=1)
+    )
+    assert isinstance(head, LlamaHead)
+    model.keep_rows(LAYERS)
+    model.decode([Chunk(0, 0, text, 0)])
+    rows = np.array(model.hidden_rows(0)[1])
+    [([logits], hidden)] = head.decode([Pairs(0, 1, text[1 : start + 1], rows[:start])])
+    found = [np.array(logits)]
+    for at in range(start + 1, start + count):
+        pairs = Pairs(0, at, [text[at]], np.array(hidden), is_chained=True)
+        [([logits], hidden)] = head.decode([pairs])
+        found.append(np.array(logits))
+    head.close()
+    model.close()
+    return rows, found
+
+
+@pytest.mark.parametrize("changed", [{}, {"norm_before_residual": True}, {"kv_heads": 4}])
+def test_llama_cpp_computes_what_was_trained(changed, target: Path, tmp_path: Path) -> None:
+    head, file = small_head(**changed), TargetFile(target)
+    path = tmp_path / "head.gguf"
+    write_head(path, head, file, GGMLQuantizationType.F32)
+    text = np.random.default_rng(1).integers(3, 320, 40).tolist()
+    rows, expected = chained_in_llama(path, target, text, start=30, count=4)
+    known = np.full((40, TOP), 5, np.int32)
+    kept = Text(np.array(text, np.int32), rows.astype(np.float16), known, known.astype(np.float16))
+    embeddings = torch.from_numpy(file.embeddings)
+    with torch.no_grad():
+        steps = list(steps_of(head, batch_of([kept], windows_of([kept])), embeddings, 4))
+        computed = [head.logits(step.own)[29].numpy() for step in steps]
+    for row, logits in zip(expected, computed, strict=True):
+        assert logits.std() > 0.5
+        assert np.abs(row[head.drafted] - logits).max() < 0.02
+        rest = np.setdiff1d(np.arange(320), head.drafted)
+        assert (row[rest] == -np.inf).all()
+
+
+def test_a_draft_sees_the_target_s_rows_up_to_its_start_and_its_own_after() -> None:
+    head = small_head()
+    random = np.random.default_rng(2)
+    kept, other = random_text(random, 20, unknown=6), random_text(random, 9, unknown=3)
+    embeddings = torch.from_numpy(random.standard_normal((320, 64)).astype(np.float32))
+
+    def own_rows(changed: NDArray[np.float16]) -> list[Tensor]:
+        texts = [replace(kept, rows=changed), other]
+        batch = batch_of(texts, windows_of(texts))
+        with torch.no_grad():
+            return [step.own for step in steps_of(head, batch, embeddings, 3)]
+
+    before = own_rows(kept.rows)
+    changed = kept.rows.copy()
+    changed[10] += 1  # read by the pair at 11
+    after = own_rows(changed)
+    for lag, (old, new) in enumerate(zip(before, after, strict=True)):
+        starts = range(6, 20 - lag)  # of the drafts in the first text, by their first pair
+        same = (old == new).all(-1).tolist()
+        assert same == [start < 11 for start in starts] + [True] * (6 - lag)
+
+
+def random_text(random, count: int, unknown: int) -> Text:
+    ids = np.stack([random.permutation(320)[:TOP] for _ in range(count)]).astype(np.int32)
+    ids[:unknown, 0] = -1
+    logs = -np.sort(random.random((count, TOP)) * 4).astype(np.float16)
+    rows = random.standard_normal((count, 192)).astype(np.float16)
+    return Text(random.integers(0, 320, count).astype(np.int32), rows, ids, logs)
+
+
+# --- what is learned of ---
+
+
+def test_windows_cover_what_is_known_once_and_follow_each_other() -> None:
+    random = np.random.default_rng(3)
+    texts = [random_text(random, count, unknown=12) for count in (5000, 40, 12)]
+    windows = windows_of(texts)
+    for number, text in enumerate(texts):
+        rows = [r for w in windows if w.text == number for r in range(w.begin, w.stop)]
+        assert rows == list(range(12, len(text.tokens)))
+    assert max(w.stop - w.start for w in windows) <= LONGEST
+    first, second, *_ = windows
+    assert (first.start, first.begin) == (0, 12)
+    assert second.start == first.stop - OVERLAP
+
+
+def test_a_batch_has_the_row_before_each_token_and_the_token_after() -> None:
+    random = np.random.default_rng(4)
+    texts = [random_text(random, count, unknown=3) for count in (10, 7)]
+    batch = batch_of(texts, windows_of(texts))
+    assert [(s.start, s.begin, s.stop) for s in batch.spans] == [(0, 2, 9), (9, 11, 15)]
+    assert batch.tokens.tolist() == [*texts[0].tokens[1:], *texts[1].tokens[1:]]
+    assert batch.rows[9:].numpy() == pytest.approx(texts[1].rows[:-1].astype(np.float32))
+    assert batch.following[9:].tolist() == [*texts[1].tokens[2:], -1]
+    assert batch.positions.tolist() == [*range(1, 10), *range(1, 7)]
+
+
+def test_packs_have_all_windows_in_order() -> None:
+    random = np.random.default_rng(5)
+    windows = windows_of([random_text(random, count, unknown=2) for count in range(5, 40)])
+    order = random.permutation(len(windows)).tolist()
+    packs = list(packed(windows, order, 100))
+    assert [w for pack in packs for w in pack] == [windows[i] for i in order]
+    assert all(100 <= sum(w.learned for w in pack) < 140 for pack in packs[:-1])
+
+
+def test_a_prompt_s_texts_are_all_held_out_or_none_is() -> None:
+    random = np.random.default_rng(6)
+    found = []
+    for _ in range(600):
+        text, other = (random_text(random, 30, unknown=10) for _ in range(2))
+        other.tokens[:11] = text.tokens[:11]
+        assert is_held_out(text) == is_held_out(other)
+        found.append(is_held_out(text))
+    assert 0.03 < np.mean(found) < 0.1
+
+
+def test_the_most_frequent_tokens_are_those_that_the_target_would_write_most() -> None:
+    random = np.random.default_rng(8)
+    text = random_text(random, 4, unknown=1)
+    text.top_ids[:, :3] = [[-1, 9, 9], [7, 300, 20], [300, 7, 20], [300, 20, 8]]
+    text.top_logprobs[:] = np.log([[0.5, 0.3, 0.1, *[1e-4] * 5]] * 4)
+    counts = counted([text], 320)
+    assert counts[300] == pytest.approx(1.3, rel=1e-2)
+    assert most_frequent(counts, 3).tolist() == [7, 20, 300]
+    assert most_frequent(counts, 999).tolist() == list(range(320))
+
+
+def test_the_loss_is_that_of_whole_distributions_and_so_is_its_slope() -> None:
+    random = torch.Generator().manual_seed(1)
+    rows = torch.randn(700, 16, generator=random, dtype=torch.double, requires_grad=True)
+    matrix = torch.randn(30, 16, generator=random, dtype=torch.double, requires_grad=True)
+    drafted = torch.randperm(90, generator=random)[:30].sort().values
+    ids = torch.stack([torch.randperm(90, generator=random)[:TOP] for _ in range(700)])
+    ids[5] = -1
+    logs = -torch.rand(700, TOP, generator=random, dtype=torch.double).sort().values * 4
+    target = wanted(ids, logs, drafted, 0.7)
+    p = torch.zeros(700, 90, dtype=torch.double)
+    p.scatter_(1, ids.clamp(min=0), (logs / 0.7).exp())
+    p = p[:, drafted]
+    p[5] = 0
+    known = p.sum(-1) > 0
+    p = p[known] / p[known].sum(-1, keepdim=True)
+    logits = (rows @ matrix.T)[known]
+    crossed = -(p * logits.log_softmax(-1)).sum(-1)
+    overlap = torch.minimum(p, logits.softmax(-1)).sum(-1)
+    expected = (crossed + 0.6 * (1 - overlap)).mean()
+    slopes = torch.autograd.grad(expected, [rows, matrix])
+    found = distance(rows, matrix, target, 0.6)
+    assert found.item() == pytest.approx(expected.item())
+    for slope, own in zip(slopes, torch.autograd.grad(found, [rows, matrix]), strict=True):
+        assert own.numpy() == pytest.approx(slope.numpy(), abs=1e-12)
+
+
+def test_two_in_a_race_choose_the_same_as_often_as_is_said() -> None:
+    random = np.random.default_rng(9)
+    p, q = random.dirichlet([0.5] * 6), random.dirichlet([0.5] * 9)
+    times = random.exponential(size=(200_000, 9))
+    ours, theirs = (times[:, :6] / p).argmin(1), (times / q).argmin(1)
+    both = [np.mean((ours == i) & (theirs == i)) for i in range(6)]
+    found = chosen_by_both(torch.tensor(p)[None], torch.tensor(q)[None, :6])[0].numpy()
+    assert found == pytest.approx(np.array(both), abs=4e-3)
+
+
+# --- what is learned ---
+
+
+def start(texts: Sequence[Text], target: Path, folder: Path, **changed) -> Training:
+    """Return a run on three quarters of the texts, judged by the others."""
+    config = {"steps": 120, "tokens": 512, "drafted": 200, "judged_every": 40, **changed}
+    file = TargetFile(target)
+    plan = TrainingConfig(**config)
+    head = new_head(file, LAYERS, texts[15:], plan)
+    folder.mkdir(exist_ok=True)
+    embeddings = torch.from_numpy(file.embeddings)
+    return Training(head, texts[15:], texts[:15], embeddings, plan, folder)
+
+
+def test_a_taught_head_is_accepted(texts: list[Text], target: Path, tmp_path: Path) -> None:
+    training, seen = start(texts, target, tmp_path), []
+    before = judge(training.head, texts[:15], torch.from_numpy(TargetFile(target).embeddings))
+    training.run(seen.append, lambda: False)
+    print(curve(training.history), before)
+    assert [p.step for p in seen] == list(range(1, 121))
+    assert training.best.greedy.accepted > before.greedy.accepted + 0.2

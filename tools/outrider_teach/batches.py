@@ -1,0 +1,161 @@
+"""Kept texts as batches: windows of texts, one after the other without padding."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from outrider.kept_rows import KeptText
+
+LONGEST = 1024  # rows of a window; attention's scores of a batch stay below 100 MiB
+OVERLAP = 64  # rows; a later window of a text begins with them, as a head reads so many of a prompt
+_HELD_OUT = 16  # one prompt in so many is held out
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows `start` to `stop` of a text, of which those from `begin` on are learned."""
+
+    text: int
+    start: int
+    begin: int
+    stop: int
+
+    @property
+    def learned(self) -> int:
+        """Rows whose next token is learned, and between them those of later prompts."""
+        return self.stop - self.begin
+
+
+def windows_of(texts: Sequence[KeptText]) -> list[Window]:
+    """Return windows that cover what is known of the target's distributions."""
+    windows = []
+    for number, text in enumerate(texts):
+        begin = first_known(text)
+        for first in range(begin, len(text.tokens), LONGEST - OVERLAP):
+            start = max(0, first - OVERLAP)
+            stop = min(len(text.tokens), first + LONGEST - OVERLAP)
+            windows.append(Window(number, start, max(first, start + 1), stop))
+    return [window for window in windows if window.learned > 0]
+
+
+def first_known(text: KeptText) -> int:
+    """Return the first row of a text with logits, after the row that its pair needs."""
+    known = np.flatnonzero(text.top_ids[1:, 0] >= 0)
+    return int(known[0]) + 1 if len(known) else len(text.tokens)
+
+
+def is_held_out(text: KeptText) -> bool:
+    """Return whether a text is to be judged by, and never trained on; by its prompt."""
+    prompt = np.ascontiguousarray(text.tokens[: first_known(text) + 1])
+    return zlib.crc32(prompt.tobytes()) % _HELD_OUT == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A window within a batch: its pairs, of which those from `begin` on are learned."""
+
+    start: int
+    begin: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Pairs of several windows, one after the other: [n, ...] each."""
+
+    tokens: Tensor
+    rows: Tensor
+    """Of the token before each."""
+    positions: Tensor
+    """Within the window: attention sees distances alone."""
+    top_ids: Tensor
+    top_logprobs: Tensor
+    following: Tensor
+    """The token after each; -1 where the text ends."""
+    spans: list[Span]
+
+
+def batch_of(texts: Sequence[KeptText], windows: Sequence[Window], device: str = "cpu") -> Batch:
+    """Return the pairs of windows; a window's first row has no row before it, so it is no pair."""
+    spans: list[Span] = []
+    for window in windows:
+        at = spans[-1].stop if spans else 0
+        first = window.start + 1
+        spans.append(Span(at, at + window.begin - first, at + window.stop - first))
+    parts = [(texts[window.text], window) for window in windows]
+
+    def joined(name: str, shift: int, kind: type) -> Tensor:
+        found = [
+            getattr(text, name)[w.start + 1 + shift : w.stop + shift] for text, w in parts
+        ]
+        return torch.from_numpy(np.concatenate(found).astype(kind)).to(device)
+
+    lengths = [np.arange(1, w.stop - w.start) for _, w in parts]
+    return Batch(
+        tokens=joined("tokens", 0, np.int64),
+        rows=joined("rows", -1, np.float16).float(),
+        positions=torch.from_numpy(np.concatenate(lengths)).to(device),
+        top_ids=joined("top_ids", 0, np.int64),
+        top_logprobs=joined("top_logprobs", 0, np.float32),
+        following=torch.from_numpy(np.concatenate([_following(*p) for p in parts])).to(device),
+        spans=spans,
+    )
+
+
+def _following(text: KeptText, window: Window) -> NDArray[np.int64]:
+    after = text.tokens[window.start + 2 : window.stop + 1].astype(np.int64)
+    return np.pad(after, (0, window.stop - window.start - 1 - len(after)), constant_values=-1)
+
+
+def packed(windows: Sequence[Window], order: Iterable[int], size: int) -> Iterator[list[Window]]:
+    """Yield windows in this order, as many at a time as have `size` learned rows."""
+    held: list[Window] = []
+    for i in order:
+        held.append(windows[i])
+        if sum(window.learned for window in held) >= size:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def counted(texts: Sequence[KeptText], vocabulary: int) -> NDArray[np.float64]:
+    """Return how often the target would write each token in these texts: float64[vocabulary]."""
+    counts = np.zeros(vocabulary)
+    for text in texts:
+        ids = np.asarray(text.top_ids)
+        ids = ids[ids[:, 0] >= 0]
+        chances = np.exp(np.asarray(text.top_logprobs, np.float32))[text.top_ids[:, 0] >= 0]
+        counts += np.bincount(ids.ravel(), chances.ravel(), minlength=vocabulary)
+    return counts
+
+
+def most_frequent(counts: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the ids of the tokens that are written most, in rising order; at most all."""
+    order = np.argsort(-counts, kind="stable")[:count]
+    return np.sort(order).astype(np.int64)
+
+
+def row_scale(texts: Sequence[KeptText], count: int = 4096) -> NDArray[np.float32]:
+    """Return what makes the numbers of rows one on average, number by number: [row width].
+
+    Over as many rows, of the first texts: the target's layers differ by hundreds, and a few numbers
+    of a layer by more.
+    """
+    found, taken = [], 0
+    for text in texts:
+        found.append(np.asarray(text.rows[1:], np.float32))
+        taken += len(found[-1])
+        if taken >= count:
+            break
+    mean = np.sqrt(np.mean(np.square(np.concatenate(found)), 0))
+    return (1.0 / np.maximum(mean, 1e-3 * mean.max())).astype(np.float32)

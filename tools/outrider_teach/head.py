@@ -1,0 +1,164 @@
+"""An EAGLE-3 head, as llama.cpp computes it.
+
+It reads at a position the token there and what three of the target's layers read at the one before,
+joined by one matrix into a row g of the head's width; its logits are of the token after. Chained,
+it reads its own hidden row in place of g. Attention looks back over earlier pairs, and rotates
+pairs of neighbouring values, as llama.cpp does for EAGLE-3 whatever the target does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadShape:
+    """The sizes of a head. Its width is its target's, whose token embeddings it borrows."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    feed_forward: int
+    rope_base: float
+    epsilon: float
+    layers: tuple[int, ...]
+    """Of the target, whose inputs it reads: three."""
+    norm_before_residual: bool = False
+    """Whether what it adds to is g after its norm, in place of g."""
+
+    @property
+    def row_width(self) -> int:
+        """Numbers that it reads of the target at a token."""
+        return len(self.layers) * self.width
+
+
+class Norm(nn.Module):
+    """RMS norm over the last axis."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self._epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self._epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a position's pair leaves for later ones: [pairs, kv heads, head size] each."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class EagleHead(nn.Module):
+    """The head's own weights; parameters are named as its file's tensors are, but for `fc`.
+
+    `drafted` are the ids that it has logits of, in rising order.
+    """
+
+    def __init__(self, shape: HeadShape, drafted: Tensor) -> None:
+        super().__init__()
+        self.shape = shape
+        width, size = shape.width, shape.head_size
+        self.fc = _linear(shape.row_width, width)
+        self.attn_norm = Norm(width, shape.epsilon)
+        self.attn_norm_2 = Norm(width, shape.epsilon)
+        self.attn_q = _linear(2 * width, shape.heads * size)
+        self.attn_k = _linear(2 * width, shape.kv_heads * size)
+        self.attn_v = _linear(2 * width, shape.kv_heads * size)
+        self.attn_output = _linear(shape.heads * size, width)
+        self.ffn_norm = Norm(width, shape.epsilon)
+        self.ffn_gate = _linear(width, shape.feed_forward)
+        self.ffn_up = _linear(width, shape.feed_forward)
+        self.ffn_down = _linear(shape.feed_forward, width)
+        self.output_norm = Norm(width, shape.epsilon)
+        self.output = _linear(width, len(drafted))
+        self.register_buffer("drafted", drafted.long())
+        self.register_buffer("row_scale", torch.ones(shape.row_width))
+
+    drafted: Tensor
+    row_scale: Tensor
+    """What each number of a row is multiplied with before `fc`: their sizes differ by thousands."""
+
+    def fused(self, rows: Tensor) -> Tensor:
+        """Return g of the target's rows: [n, row width] -> [n, width]."""
+        return self.fc(rows * self.row_scale)
+
+    def joined(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what attention reads of tokens and of g, [n, 2 width], and what is added to it.
+
+        Chained, `hidden` is the head's own rows in place of g.
+        """
+        normed = self.attn_norm_2(hidden)
+        joined = torch.cat([self.attn_norm(embedded), normed], -1)
+        return joined, normed if self.shape.norm_before_residual else hidden
+
+    def seen(self, joined: Tensor, positions: Tensor) -> Seen:
+        """Return the keys and values of pairs at these positions."""
+        split = (len(joined), self.shape.kv_heads, self.shape.head_size)
+        keys = rotated(self.attn_k(joined).view(split), positions, self.shape.rope_base)
+        return Seen(keys, self.attn_v(joined).view(split))
+
+    def queries(self, joined: Tensor, positions: Tensor) -> Tensor:
+        """Return [n, heads, head size]."""
+        split = (len(joined), self.shape.heads, self.shape.head_size)
+        return rotated(self.attn_q(joined).view(split), positions, self.shape.rope_base)
+
+    def finished(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """Return the head's own rows of what it read and what attention found: [n, width]."""
+        x = residual + self.attn_output(attended)
+        normed = self.ffn_norm(x)
+        return x + self.ffn_down(F.silu(self.ffn_gate(normed)) * self.ffn_up(normed))
+
+    def logits(self, own: Tensor) -> Tensor:
+        """Return the logits of the drafted ids: [n, drafted]."""
+        return self.output(self.output_norm(own))
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.normal_(layer.weight, std=0.5 * inputs**-0.5)
+    return layer
+
+
+def rotated(x: Tensor, positions: Tensor, base: float) -> Tensor:
+    """Return x [n, heads, size] with each two neighbouring values turned by its position."""
+    size = x.shape[-1]
+    steps = torch.arange(0, size, 2, device=x.device, dtype=torch.float32) / size
+    angles = positions.float()[:, None] * base**-steps
+    cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
+    even, odd = x[..., 0::2], x[..., 1::2]
+    turned = torch.stack([even * cosine - odd * sine, odd * cosine + even * sine], -1)
+    return turned.flatten(-2).to(x.dtype)
+
+
+def attended(queries: Tensor, first: Seen, chained: Sequence[Seen], lag: int) -> Tensor:
+    """Return what attention finds in one window: [m, heads * head size].
+
+    The last query's position is that of the last pair of `first`, the target's, and the others are
+    before it without a gap. Each sees the target's pairs up to `lag` before its own, and of each
+    chained step the pair at its place: [m, ...], what was drafted after those.
+    """
+    count, heads, size = queries.shape
+    length, groups = first.keys.shape[:2]
+    grouped = queries.view(count, groups, heads // groups, size) * size**-0.5
+    scores = torch.einsum("qgsd,kgd->gsqk", grouped, first.keys)
+    ends = torch.arange(length - count, length, device=queries.device)[:, None] - lag
+    hidden = torch.arange(length, device=queries.device)[None] > ends
+    parts = [scores.masked_fill(hidden, -torch.inf)]
+    parts += [
+        torch.einsum("qgsd,qgd->gsq", grouped, each.keys)[..., None] for each in chained
+    ]
+    weights = torch.softmax(torch.cat(parts, -1), -1)
+    found = torch.einsum("gsqk,kgd->qgsd", weights[..., :length], first.values)
+    for i, each in enumerate(chained):
+        own = weights[..., length + i].permute(2, 0, 1)
+        found = found + own[..., None] * each.values[:, :, None]
+    return found.reshape(count, heads * size)

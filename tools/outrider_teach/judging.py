@@ -1,0 +1,206 @@
+"""What a head's drafts are worth on texts that it was not trained on, from what was kept of them.
+
+Greedy: a draft goes on while the head's likeliest token is the target's. At a temperature the two
+race with the same noise, as Outrider lets them, so that both choose a token the more often the
+nearer their distributions are. Chains follow the texts: a draft's next token counts where the text
+has what was drafted before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outrider_teach.batches import Batch, batch_of, packed, windows_of
+from outrider_teach.chain import Step, steps_of
+from outrider_teach.head import EagleHead
+
+if TYPE_CHECKING:
+    from outrider.kept_rows import KeptText
+
+POSITIONS = 5  # of a draft, that are judged
+LENGTH = 3  # tokens of a draft in `accepted`; llama-server's default
+TEMPERATURE = 0.8
+_SIZE = 4096  # learned rows of a batch
+_ROWS = 1024  # of logits at once: 32 MiB of 8,192
+_INCHES = (7.0, 4.2)
+_DOTS = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Of drafts: each figure is between 0 and 1."""
+
+    positions: tuple[float, ...]
+    """At each position of a draft, where all before it was accepted."""
+    accepted: float
+    """Of what is drafted, three tokens at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A head's acceptance on held-out texts."""
+
+    greedy: Acceptance
+    sampled: Acceptance
+    """At a temperature of .8."""
+    tokens: int
+    """Of the texts that were read."""
+
+    @property
+    def score(self) -> float:
+        """What is best: tokens accepted of three, the mean over both ways to write."""
+        return (self.greedy.accepted + self.sampled.accepted) / 2
+
+    def as_numbers(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return asdict(self)
+
+    @classmethod
+    def of_numbers(cls, found: dict[str, Any]) -> Self:
+        """Return the judgement that a checkpoint has kept."""
+        greedy, sampled = (
+            Acceptance(tuple(found[each]["positions"]), found[each]["accepted"])
+            for each in ("greedy", "sampled")
+        )
+        return cls(greedy, sampled, found["tokens"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafts:
+    """Drafts that start one after the other along a text: [drafts, positions] each."""
+
+    right: NDArray[np.float32]
+    """1 where the head's likeliest token is the target's."""
+    same: NDArray[np.float32]
+    """How likely both choose the same token."""
+    follows: NDArray[np.float32]
+    """How likely the head chooses the text's token where the target does."""
+
+
+@torch.no_grad()
+def judge(head: EagleHead, texts: Sequence[KeptText], embeddings: Tensor) -> Judgement:
+    """Return what a head's drafts along these texts are worth."""
+    windows = windows_of(texts)
+    found: list[_Drafts] = []
+    for part in packed(windows, range(len(windows)), _SIZE):
+        batch = batch_of(texts, part, str(embeddings.device))
+        found += _drafts(head, batch, embeddings)
+    right, same = (np.concatenate([getattr(d, n) for d in found]) for n in ("right", "same"))
+    follows = np.concatenate([d.follows for d in found])
+    return Judgement(
+        greedy=Acceptance(_by_position(right, right), _in_rounds([d.right for d in found])),
+        sampled=Acceptance(_by_position(same, follows), _expected(same, follows)),
+        tokens=sum(window.learned for window in windows),
+    )
+
+
+def _drafts(head: EagleHead, batch: Batch, embeddings: Tensor) -> list[_Drafts]:
+    """Return the drafts in each window of a batch of which every position can be judged."""
+    figures: list[list[NDArray[np.float32]]] = [[] for _ in batch.spans]
+    for step in steps_of(head, batch, embeddings, POSITIONS):
+        values = torch.cat([_figures(head, batch, step, at) for at in _parts(len(step.at))])
+        for window, part in enumerate(values.split(step.counts)):
+            figures[window].append(part.cpu().numpy())
+    whole = [each for each in figures if len(each) == POSITIONS and len(each[-1])]
+    stacked = [np.stack([part[: len(each[-1])] for part in each], 1) for each in whole]
+    known = [each[np.isfinite(each).all((1, 2))] for each in stacked]
+    return [_Drafts(each[..., 0], each[..., 1], each[..., 2]) for each in known]
+
+
+def _parts(count: int) -> list[slice]:
+    return [slice(at, at + _ROWS) for at in range(0, count, _ROWS)]
+
+
+def _figures(head: EagleHead, batch: Batch, step: Step, part: slice) -> Tensor:
+    """Return right, same and follows, not a number where the target's distribution is unknown."""
+    at = step.at[part]
+    ids = batch.top_ids[at]
+    logits = head.logits(step.own[part]).float()
+    right = head.drafted[logits.argmax(-1)] == ids[:, 0]
+    p = torch.softmax(batch.top_logprobs[at].float() / TEMPERATURE, -1)
+    places = torch.searchsorted(head.drafted, ids).clamp(max=len(head.drafted) - 1)
+    is_drafted = head.drafted[places] == ids
+    q = torch.softmax(logits / TEMPERATURE, -1).gather(1, places) * is_drafted
+    both = chosen_by_both(p, q)
+    is_text = ids == batch.following[at][:, None]
+    follows = (both / p.clamp(min=1e-9) * is_text).sum(-1)
+    found = torch.stack([right.float(), both.sum(-1), follows], -1)
+    return torch.where(ids[:, :1] >= 0, found, torch.nan)
+
+
+def chosen_by_both(p: Tensor, q: Tensor) -> Tensor:
+    """Return how likely two distributions choose each token, both, in a race with one noise.
+
+    p [n, top] has all its tokens, q those of them alone: the rest of q is elsewhere. With times of
+    an exponential distribution divided by p, and by q, i is first in both with the chance
+    1 / sum_j max(p_j / p_i, q_j / q_i).
+    """
+    ratio = p / q.clamp(min=1e-20)
+    others = torch.maximum(p[:, None], q[:, None] * ratio[..., None]).sum(-1)
+    others = others + ratio * (1 - q.sum(-1, keepdim=True)).clamp(min=0)
+    return p / others.clamp(min=1e-20) * (q > 0) * (p > 0)
+
+
+def _by_position(
+    figures: NDArray[np.float32], follows: NDArray[np.float32]
+) -> tuple[float, ...]:
+    """Return the mean at each position over drafts that came so far."""
+    before = np.cumprod(np.pad(follows[:, :-1], ((0, 0), (1, 0)), constant_values=1), 1)
+    reached = np.maximum(before.sum(0), 1e-9)
+    return tuple(float(x) for x in (before * figures).sum(0) / reached)
+
+
+def _expected(same: NDArray[np.float32], follows: NDArray[np.float32]) -> float:
+    before = np.cumprod(np.pad(follows[:, :-1], ((0, 0), (1, 0)), constant_values=1), 1)
+    return float((before * same)[:, :LENGTH].mean())
+
+
+def _in_rounds(windows: Sequence[NDArray[np.float32]]) -> float:
+    """Return what is accepted of drafts in rounds: each starts after what the last one wrote."""
+    accepted = drafted = 0
+    for right in windows:
+        at = 0
+        while at < len(right):
+            count = int(np.cumprod(right[at, :LENGTH]).sum())
+            accepted, drafted, at = accepted + count, drafted + LENGTH, at + count + 1
+    return accepted / max(1, drafted)
+
+
+def curve(history: Sequence[tuple[int, Judgement]]) -> str:
+    """Return the acceptance at each position, step by step, as lines for a terminal."""
+    lines = ["   step  " + "  ".join(f"{k + 1:>4}" for k in range(POSITIONS)) + "   n=3   T .8"]
+    for step, judged in history:
+        positions = "  ".join(f"{x:.2f}" for x in judged.greedy.positions)
+        bar = "#" * round(20 * judged.score)
+        lines.append(
+            f"{step:>7}  {positions}   {judged.greedy.accepted:.3f}  "
+            f"{judged.sampled.accepted:.3f}  {bar}"
+        )
+    return "\n".join(lines)
+
+
+def draw_curve(history: Sequence[tuple[int, Judgement]], path: Path) -> bool:
+    """Draw the curve as a PNG file; return whether matplotlib is there to do so."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    steps = [step for step, _ in history]
+    for k in range(POSITIONS):
+        points = [judged.greedy.positions[k] for _, judged in history]
+        axes.plot(steps, points, label=f"position {k + 1}")
+    axes.plot(steps, [j.sampled.accepted for _, j in history], "--", label="T .8, of 3")
+    axes.set(xlabel="step", ylabel="held-out acceptance", ylim=(0, 1))
+    axes.legend()
+    figure.savefig(path, dpi=_DOTS)
+    return True
