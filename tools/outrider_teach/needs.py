@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from outrider_teach.work_progress import duration
+
+if TYPE_CHECKING:
+    from outrider_teach.head import HeadShape
 
 STEP_TOKENS = 2048  # answered tokens of a training step
 _PROMPT_ROWS = 64  # of a prompt that are kept beside its answer
@@ -28,8 +32,6 @@ class TargetSizes:
     file_bytes: int
     cell_bytes: int
     """Of its cache for a token."""
-    context: int
-    """Tokens that it was trained for; 0: it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,13 @@ class Needs:
             f"trains    a head of {self.head_numbers / 1e6:.1f} million weights that drafts "
             f"{self.drafted:,} tokens, on {device}, for {duration(60 * minutes)} at most",
         ]
+
+
+def head_numbers(shape: HeadShape, drafted: int) -> int:
+    """Return how many weights a head of these sizes has."""
+    width, size = shape.width, shape.head_size
+    attention = 2 * width * size * (shape.heads + 2 * shape.kv_heads) + shape.heads * size * width
+    return (shape.row_width + 3 * shape.feed_forward + drafted) * width + attention
 
 
 def show_bytes(count: float) -> str:

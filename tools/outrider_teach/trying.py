@@ -110,7 +110,7 @@ class _Trial:
         self, prompts: Sequence[Prompt], temperatures: Sequence[float], progress: Progress
     ) -> list[Tried]:
         """Return what was measured, after one text that is not counted: costs are learned in it."""
-        found = []
+        found: list[Tried] = []
         await self._run(prompts[0], temperatures[0])
         total = len(prompts) * len(temperatures)
         for prompt in prompts:
@@ -177,7 +177,8 @@ def lines_of(tried: Sequence[Tried]) -> list[Line]:
 
 
 def _line(name: str, tried: Sequence[Tried]) -> Line:
-    acceptance, speedup = {}, {}
+    acceptance: dict[float, float] = {}
+    speedup: dict[float, Estimate] = {}
     temperatures = sorted({each.temperature for each in tried})
     for temperature in temperatures:
         part = [each for each in tried if each.temperature == temperature]

@@ -24,8 +24,8 @@ from outrider_cli.generate.execute import wait_for_target
 from outrider_cli.options import KeepingOptions, arguments
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, LocalServices, local_services
-from outrider_teach.work_progress import WorkProgress
 from outrider_teach.prompts import Prompt, PromptAt, is_held_out
+from outrider_teach.work_progress import WorkProgress
 
 TEMPERATURES = (0.0, 0.8)
 """At which prompts are answered, in turn: greedy text, and what chats are usually drawn with."""
