@@ -344,8 +344,11 @@ def _writing(
     from outrider_cli.services.local import HostedModel
     from outrider_teach.writing import Writing
 
+    # What it says is learned from, and need not be repeated to the bit.
+    numerics = asked.engine.numerics or "native"
+    options = replace(asked.engine, context=needs.context, numerics=numerics)
     return Writing(
-        target=HostedModel(asked.model, replace(asked.engine, context=needs.context)),
+        target=HostedModel(asked.model, options),
         folder=folder.rows,
         prompts=prompts,
         prompt_count=count,
@@ -440,7 +443,8 @@ def _try(plan: _Plan, progress: Progress) -> None:
     if not prompts:
         note("none of the prompts is held out: it is tried with bundled ones")
         prompts = held_out_prompts(bundled(asked.seed), asked.tried, None)
-    target = replace(writing.target, options=replace(writing.target.options, sessions=1))
+    options = replace(asked.engine, context=plan.needs.context, sessions=1)
+    target = replace(writing.target, options=options)
     work = try_head(target, asked.out, prompts, asked.temperatures, progress)
     print("", *table(lines_of(asyncio.run(work))), "", sep="\n", flush=True)
 

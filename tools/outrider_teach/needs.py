@@ -1,4 +1,4 @@
-"""What teaching a head takes: bytes of disk and memory, before anything is begun. Pure."""
+"""What teaching a head takes: bytes of disk and memory, before anything is begun."""
 
 from __future__ import annotations
 
