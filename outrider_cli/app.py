@@ -41,7 +41,7 @@ EXTENSIONS = "outrider.commands"
 """The group of entry points that are sub-commands: a function for Typer, or a Typer of several."""
 
 _COMMANDS = (
-    *(generate, chat, demo, up, status, top, "plan", "bench", health, doctor),
+    *(generate, chat, demo, up, status, top, "plan", "bench", "teach", health, doctor),
     *(target, draft, orchestrator, "certs", "lookup"),
 )
 """In the order of the help. A name stands for a command that comes by an entry point."""

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)  # on a busy machine; else some seconds
 
 PACKAGES = {
     *("outrider", "outrider_cli", "draft_service", "target_service", "orchestrator", "gateway"),
-    *("outrider_bench", "outrider_certs", "outrider_lookup", "outrider_plan"),
+    *("outrider_bench", "outrider_certs", "outrider_lookup", "outrider_plan", "outrider_teach"),
     *("outrider_jsonrpc", "outrider_llama_server", "outrider_ray", "outrider_vllm"),
     "outrider_models",
 }
@@ -73,7 +73,10 @@ def test_it_has_the_packages_the_pair_and_nothing_else(wheel: Path) -> None:
         }
         for path in (TARGET, DRAFT):
             assert packed.read(f"outrider_models/{path.name}") == path.read_bytes()
-    assert {"outrider/py.typed", "gateway/page_files/index.html"} <= set(names)
+    assert {
+        *("outrider/py.typed", "gateway/page_files/index.html"),
+        "outrider_teach/kinds/words.txt",
+    } <= set(names)
     assert not any("__pycache__" in name or "tests" in name for name in names)
     assert wheel.stat().st_size < 40e6  # a package index takes 100 MB
 
@@ -88,7 +91,7 @@ def test_it_names_the_command_the_version_and_what_llama_needs(wheel: Path) -> N
     assert "extra == 'llama'" in about
 
 
-@pytest.mark.parametrize("command", ["bench", "certs", "lookup", "plan"])
+@pytest.mark.parametrize("command", ["bench", "certs", "lookup", "plan", "teach"])
 def test_its_commands_beside_the_main_package_are_found(
     site: Path, tmp_path: Path, command: str
 ) -> None:

@@ -145,7 +145,7 @@ def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("generate", "chat", "up", "status", "top", "plan", "bench", "health", "doctor"),
+        *("generate", "chat", "up", "status", "top", "plan", "bench", "teach", "health", "doctor"),
         *("target", "draft", "orchestrator", "certs", "lookup create", "lookup stats"),
         "config show",
     ],

@@ -63,6 +63,15 @@ class TargetFile:
         """Tokens that its matrices have."""
         return int(self._tensors["token_embd.weight"].shape[1])
 
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes of its cache for a token, in f16; of a hybrid model at most."""
+        heads = int(self.number("attention.head_count"))
+        size = self.number("attention.key_length", self.width // max(1, heads))
+        sizes = size + self.number("attention.value_length", size)
+        kv_heads = self.number("attention.head_count_kv", heads)
+        return int(2 * self.number("block_count") * kv_heads * sizes)
+
     def check_feeds(self, layers: Sequence[int]) -> None:
         """Raise InvalidConfig where llama.cpp does not show what these layers read."""
         head = Head(HeadKind.EAGLE3, "eagle3", target_layers=tuple(layers), width=self.width)

@@ -24,8 +24,8 @@ from outrider_cli.generate.execute import wait_for_target
 from outrider_cli.options import KeepingOptions, arguments
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, LocalServices, local_services
-from outrider_teach.pace import Pace
 from outrider_teach.prompts import Prompt, PromptAt, is_held_out
+from outrider_teach.work_progress import WorkProgress
 
 TEMPERATURES = (0.0, 0.8)
 """At which prompts are answered, in turn: greedy text, and what chats are usually drawn with."""
@@ -165,14 +165,14 @@ class _Questions:
     ) -> None:
         """Report how far it is until enough is written, or nobody asks any more."""
         writing = self._writing
-        pace = Pace("writing", writing.tokens, progress, before)
+        done_so_far = WorkProgress("writing", writing.tokens, progress, before)
         while asking:
             done, _ = await asyncio.wait(asking, timeout=_LOOK_SECONDS)
             asking = [each for each in asking if each not in done]
             for each in done:
                 each.result()
             size = folder_bytes(writing.folder)
-            pace.report(before + self._generated, f"{size / 1e6:,.0f} MB")
+            done_so_far.report(before + self._generated, f"{size / 1e6:,.0f} MB")
             if before + self._generated >= writing.tokens or size >= writing.most_bytes:
                 return
             _check_room(writing.folder)

@@ -1,0 +1,127 @@
+"""What teaching a head takes: bytes of disk and memory, before anything is begun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outrider_teach.work_progress import duration
+
+if TYPE_CHECKING:
+    from outrider_teach.head import HeadShape
+
+STEP_TOKENS = 2048  # answered tokens of a training step
+_PROMPT_ROWS = 64  # of a prompt that are kept beside its answer
+_ANSWER = 160  # tokens of an answer on average, of at most 256: measured with SmolLM2-135M
+_F32 = 4  # bytes
+_COPIES = 4  # of a head's weights in training: gradients, and two means of them, beside themselves
+_PROCESS = 450_000_000
+"""Bytes of Python with torch, or of three services, and what a decode or a step allocates:
+measured with SmolLM2-135M."""
+_CHECKPOINTS = 5  # copies of a head's weights on disk: the best, and with what is beside the last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSizes:
+    """Of a target, whatever its architecture."""
+
+    name: str
+    layers: int
+    width: int
+    vocabulary: int
+    file_bytes: int
+    cell_bytes: int
+    """Of its cache for a token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a run takes."""
+
+    target: TargetSizes
+    row_bytes: int
+    """Of a token on disk."""
+    tokens: int
+    """Answered ones that are wanted."""
+    most_bytes: int
+    """Of rows on disk."""
+    sessions: int
+    context: int
+    """Tokens of a session."""
+    head_numbers: int
+    """Weights of the head."""
+    drafted: int
+    """Tokens that the head drafts."""
+
+    @property
+    def row_disk(self) -> int:
+        """Bytes of the rows, with those of prompts."""
+        wanted = self.tokens * self.row_bytes * (_ANSWER + _PROMPT_ROWS) // _ANSWER
+        return min(self.most_bytes, wanted)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the folder of work, and of the head's file."""
+        return self.row_disk + _CHECKPOINTS * _F32 * self.head_numbers
+
+    @property
+    def writing_memory(self) -> int:
+        """Bytes while the target writes."""
+        return (
+            self.target.file_bytes
+            + self.sessions * self.context * self.target.cell_bytes
+            + _PROCESS
+        )
+
+    @property
+    def training_memory(self) -> int:
+        """Bytes while the head is trained: the rows are mapped, and need none of their own."""
+        embeddings = 2 * self.target.vocabulary * self.target.width
+        step = 3 * _F32 * STEP_TOKENS * 12 * self.target.width + 16 * _F32 * 512 * self.drafted
+        return (1 + _COPIES) * _F32 * self.head_numbers + _F32 * embeddings // 2 + step + _PROCESS
+
+    @property
+    def memory(self) -> int:
+        """Bytes at most."""
+        return max(self.writing_memory, self.training_memory)
+
+    def lines(self, folder: str, minutes: float, device: str) -> list[str]:
+        """Return what it will take, for people."""
+        target = self.target
+        return [
+            f"target    {target.name}: {target.layers} layers of {target.width}, "
+            f"{target.vocabulary:,} tokens",
+            f"writes    {self.tokens:,} tokens of answers at {self.sessions} at once: "
+            f"{show_bytes(self.row_disk)} in {folder}",
+            f"memory    {show_bytes(self.writing_memory)} to write, "
+            f"{show_bytes(self.training_memory)} to train",
+            f"trains    a head of {self.head_numbers / 1e6:.1f} million weights that drafts "
+            f"{self.drafted:,} tokens, on {device}, for {duration(60 * minutes)} at most",
+        ]
+
+
+def head_numbers(shape: HeadShape, drafted: int) -> int:
+    """Return how many weights a head of these sizes has."""
+    width, size = shape.width, shape.head_size
+    attention = 2 * width * size * (shape.heads + 2 * shape.kv_heads) + shape.heads * size * width
+    return (shape.row_width + 3 * shape.feed_forward + drafted) * width + attention
+
+
+def show_bytes(count: float) -> str:
+    """Return a size in the unit that has fewest digits."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:,.{1 if count < 10 * unit else 0}f} {name}"
+    return f"{count:.0f} bytes"
+
+
+def read_bytes(text: str) -> int | None:
+    """Return the bytes that `8GB`, `500MB` or a number says; None where it says none."""
+    number = text.upper().removesuffix("B").strip()
+    scale = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(number[-1:], 1)
+    number = number.rstrip("KMGT").strip()
+    try:
+        found = float(number) * scale
+    except ValueError:
+        return None
+    return int(found) if 0 < found < 1e18 else None

@@ -1,0 +1,147 @@
+"""Teaches a head from a folder of kept rows, and writes its file."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+
+import torch
+
+from outrider.errors import InvalidConfig
+from outrider.kept_rows import Kept, KeptText
+from outrider_cli.screen import Progress as Screen
+from outrider_teach.batches import is_held_out
+from outrider_teach.export import write_head
+from outrider_teach.head import EagleHead
+from outrider_teach.judging import curve, draw_curve, judge
+from outrider_teach.target_weights import TargetFile
+from outrider_teach.training import Progress, Training, TrainingConfig, new_head
+from outrider_teach.work_progress import WorkProgress
+
+_EPOCHS = 12  # over the texts, where the time is enough: judged later ones gain under .005
+_PROBED = 4  # steps that are timed, after one that is not
+_MOST_JUDGED = 24_000  # tokens of held-out texts that heads are judged by: a minute on two cores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What a head is taught from, and where it is kept meanwhile."""
+
+    target: TargetFile
+    kept: Kept
+    folder: Path
+    """Of checkpoints."""
+    config: TrainingConfig
+    """Its steps are those that are possible."""
+
+    @property
+    def device(self) -> str:
+        """What it is computed on."""
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Teaching:
+    """A head that is being taught. Raises InvalidConfig where there are too few texts."""
+
+    def __init__(self, lesson: Lesson) -> None:
+        self._lesson = lesson
+        texts = lesson.kept.texts
+        self._texts = [text for text in texts if not is_held_out(text)]
+        self._held_out = list(_first([text for text in texts if is_held_out(text)], _MOST_JUDGED))
+        if not self._texts or not self._held_out:
+            fault = f"{len(texts)} texts in {lesson.kept.folder} are too few: write more (--tokens)"
+            raise InvalidConfig("tokens", fault)
+        layers = lesson.kept.source.layers
+        self.head = new_head(lesson.target, layers, self._texts, lesson.config).to(lesson.device)
+        self._embeddings = torch.from_numpy(lesson.target.embeddings).to(lesson.device)
+
+    def steps_of(self, minutes: float) -> tuple[int, float]:
+        """Return how many steps fit the time, and the seconds of one with its share of judging.
+
+        They are timed with a copy of the head, which is thrown away.
+        """
+        config = self._lesson.config
+        begin = monotonic()
+        judge(self.head, self._held_out, self._embeddings)
+        judged = monotonic() - begin
+        times = []
+        with tempfile.TemporaryDirectory(dir=self._lesson.folder) as folder:
+            probe = self._training(
+                copy.deepcopy(self.head), replace(config, judged_every=2**31), Path(folder)
+            )
+            probe.run(lambda _: times.append(monotonic()), lambda: len(times) > _PROBED)
+        if len(times) < 2:
+            times = [begin, monotonic()]
+        seconds = (times[-1] - times[0]) / (len(times) - 1) + judged / config.judged_every
+        answered = sum(text.answered for text in self._texts)
+        wanted = max(1, _EPOCHS * answered // config.tokens)
+        return max(1, min(wanted, int(60 * minutes / seconds))), seconds
+
+    def run(self, steps: int, screen: Screen) -> bool:
+        """Teach the head, from its last checkpoint on; return whether it came to the end.
+
+        Ctrl-C and SIGTERM stop it after a step, with a checkpoint.
+        """
+        config = self._lesson.config
+        config = replace(config, steps=steps, judged_every=min(config.judged_every, steps))
+        training = self._training(self.head, config, self._lesson.folder)
+        progress = WorkProgress("training", steps, screen, training.step, "steps")
+
+        def report(at: Progress) -> None:
+            best = training.best
+            judged = f", accepts {best.greedy.accepted:.3f} of 3" if best is not None else ""
+            progress.report(at.step, f"loss {at.loss:.3f}{judged}")
+
+        with _stopped_by_signals() as is_stopped:
+            training.run(report, is_stopped)
+            screen.clear()
+            self.history = training.history
+            return not is_stopped()
+
+    def _training(self, head: EagleHead, config: TrainingConfig, folder: Path) -> Training:
+        return Training(head, self._texts, self._held_out, self._embeddings, config, folder)
+
+    def export(self, out: Path) -> list[str]:
+        """Write the head's file, and its curve beside it; return the curve for a terminal."""
+        write_head(out, self.head, self._lesson.target)
+        lines = curve(self.history).splitlines()
+        picture = out.with_suffix(".png")
+        if draw_curve(self.history, picture):
+            lines.append(f"drawn in {picture}")
+        return lines
+
+
+def _first(texts: Sequence[KeptText], most: int) -> Iterator[KeptText]:
+    """Yield texts until they have so many answered tokens."""
+    held = 0
+    for text in texts:
+        if held >= most:
+            return
+        held += text.answered
+        yield text
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[Callable[[], bool]]:
+    """Give what says whether Ctrl-C or SIGTERM came. A second one is as ever."""
+    came: list[int] = []
+    names = (signal.SIGINT, signal.SIGTERM)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        for name, handler in zip(names, before, strict=True):
+            signal.signal(name, handler)
+
+    before = [signal.signal(name, stop) for name in names]
+    try:
+        yield lambda: bool(came)
+    finally:
+        for name, handler in zip(names, before, strict=True):
+            signal.signal(name, handler)
