@@ -50,7 +50,13 @@ from outrider_teach.judging import (  # noqa: E402
 )
 from outrider_teach.loss import distance, wanted  # noqa: E402
 from outrider_teach.target_weights import TargetFile  # noqa: E402
-from outrider_teach.training import Progress, Training, TrainingConfig, new_head  # noqa: E402
+from outrider_teach.training import (  # noqa: E402
+    Progress,
+    Training,
+    TrainingConfig,
+    known_head,
+    new_head,
+)
 from tests.engine.test_head_draft import load  # noqa: E402
 from tests.support.tiny_architectures import write_architecture  # noqa: E402
 from tests.support.tiny_heads import write_llama  # noqa: E402
@@ -513,6 +519,17 @@ def test_a_head_that_drafts_all_tokens_needs_no_map(target: Path, tmp_path: Path
     assert again.shape == replace(head.shape, rope_base=10000.0, epsilon=again.shape.epsilon)
     rows = torch.randn(3, 192)
     assert (head.fused(rows) - again.fused(rows)).abs().max() < 0.05
+
+
+def test_a_head_in_a_file_is_taught_more(
+    texts: list[KeptText], target: Path, tmp_path: Path
+) -> None:
+    file, path = TargetFile(target), tmp_path / "head.gguf"
+    write_head(path, small_head(), file, GGMLQuantizationType.F32)
+    head = known_head(path, file, texts)
+    assert not torch.equal(head.row_scale, torch.ones(192))
+    rows = torch.from_numpy(texts[0].rows).float()
+    assert torch.allclose(head.fused(rows), small_head().fused(rows), atol=1e-4)
 
 
 def test_a_head_is_there_whole_or_not_at_all(target: Path, tmp_path: Path) -> None:
