@@ -8,7 +8,7 @@ from outrider.core.rates import DraftRates, Mean
 from outrider.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable, Point, RejectionCost
 from outrider.descriptions import draft_source, own_source
-from outrider.messages import MAX_DRAFT, MAX_LINES
+from outrider.messages import MAX_DRAFT, MAX_LINES, Rule
 from outrider.trees import MAX_LEAVES
 from outrider.v1 import common_pb2 as common
 
@@ -32,7 +32,7 @@ def process_of(model: common.GetModelResponse) -> bytes:
     """Return what stays the same while the same process hosts the same model."""
     described = common.GetModelResponse()
     described.CopyFrom(model)
-    for name in ("activity", "known_vocabulary_keys", *_MEASURED):
+    for name in ("activity", "known_vocabulary_keys", "own_draft", *_MEASURED):
         described.ClearField(name)
     return described.SerializeToString(deterministic=True)
 
@@ -66,16 +66,26 @@ def costs_of_target(target: Described, generation_count: int) -> TargetCosts:
         take_measured_costs(costs, target.model)
         costs.overhead = Mean(target.round_trip)
         costs.continues = target.model.continues
-        if target.model.HasField("own_draft"):
-            own = target.model.own_draft
-            costs.own = DraftRates(
-                source=own_source(own),
-                token_time=Mean(own.token_milliseconds / 1e3),
-                read_time=Mean(own.read_milliseconds / 1e3),
-                latency=Mean(0.0),
-                most_tokens=own.token_limit or MAX_DRAFT,
-            )
+        take_own_draft(costs, target.model)
     return costs
+
+
+def take_own_draft(costs: TargetCosts, model: common.GetModelResponse) -> None:
+    """Begin with the draft in a target's process: what was learned of another is not of this one.
+
+    Texts that are being written end with what they know.
+    """
+    costs.own, own = None, model.own_draft
+    if model.HasField("own_draft"):
+        costs.own = DraftRates(
+            source=own_source(own),
+            token_time=Mean(own.token_milliseconds / 1e3),
+            read_time=Mean(own.read_milliseconds / 1e3),
+            latency=Mean(0.0),
+            most_tokens=own.token_limit or MAX_DRAFT,
+        )
+        for rule in Rule:
+            costs.sources.pop((rule, costs.own.source), None)
 
 
 def take_measured_costs(costs: TargetCosts, model: common.GetModelResponse) -> None:

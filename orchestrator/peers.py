@@ -131,8 +131,8 @@ class Peer(ABC):
     def refresh(self, new: common.GetModelResponse) -> bool:
         """Take in what it says of itself meanwhile; return whether more than its activity changed.
 
-        That may be its costs, and of a draft the vocabularies that it knows. Raises InvalidRequest
-        for another model.
+        That may be its costs or the draft in its process, and of a draft the vocabularies that it
+        knows. Raises InvalidRequest for another model.
         """
         assert self.hosted is not None
         known = self.hosted.model
@@ -140,6 +140,7 @@ class Peer(ABC):
             raise InvalidRequest("model", "is another one than before")
         same_keys = set(known.known_vocabulary_keys) == set(new.known_vocabulary_keys)
         is_same = same_keys and known.decode_costs == new.decode_costs
+        is_same &= known.own_draft == new.own_draft
         known.CopyFrom(new)
         return not is_same
 

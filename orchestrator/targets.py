@@ -11,6 +11,7 @@ from orchestrator.first_estimates import (
     measured_of,
     process_of,
     take_measured_costs,
+    take_own_draft,
 )
 from orchestrator.leases import PooledPeer
 from orchestrator.peers import DialledPeer
@@ -35,7 +36,8 @@ class PooledTarget(PooledPeer):
         self.refused = ""
         """Why it hosts nothing that this pool serves; empty where it does."""
         self._busy_until = 0.0  # of the monotonic clock: until then it said that it has no room
-        self._model = self._measured = b""  # whose estimates these are, and what it had measured
+        # Whose estimates these are, what it had measured, and what drafted in its process.
+        self._model = self._measured = self._own = b""
 
     @property
     def reference(self) -> ModelReference:
@@ -81,6 +83,7 @@ class PooledTarget(PooledPeer):
         if model is None:
             return
         process, measured = process_of(model), measured_of(model)
+        own = model.own_draft.SerializeToString(deterministic=True)
         if process != self._model:
             self.costs = costs_of_target(self.peer, self.costs.generation_count)
             for each in siblings:
@@ -88,9 +91,12 @@ class PooledTarget(PooledPeer):
                     self.costs.sources = each.costs.sources
                     break
             self.held.clear()
-        elif measured != self._measured:
-            take_measured_costs(self.costs, model)
-        self._model, self._measured = process, measured
+        else:
+            if measured != self._measured:
+                take_measured_costs(self.costs, model)
+            if own != self._own:
+                take_own_draft(self.costs, model)
+        self._model, self._measured, self._own = process, measured, own
 
     def compare(self, served: ModelReference, serving: common.GetModelResponse) -> None:
         """Refuse it, by name, where it hosts other weights than the pool serves.

@@ -16,7 +16,8 @@ Value = TypeVar("Value")
 _LOOK_SECONDS = 1.0
 """Between two looks at the files, at least."""
 
-_Signature = tuple[tuple[int, ...] | None, ...]
+FileState = tuple[int, ...] | None
+_Signature = tuple[FileState, ...]
 
 
 class Reread(Generic[Value]):
@@ -72,10 +73,11 @@ class Reread(Generic[Value]):
 
 def _signature(files: Sequence[Path]) -> _Signature:
     """Return what differs once a file was written again, or another took its place."""
-    return tuple(map(_state, files))
+    return tuple(map(state_of, files))
 
 
-def _state(path: Path) -> tuple[int, ...] | None:
+def state_of(path: Path) -> FileState:
+    """Return what differs once a file was written again or replaced; None where there is none."""
     try:
         state = path.stat()
     except OSError:

@@ -31,6 +31,9 @@ TOP = 32
 """Next tokens that are kept of a distribution. Of SmolLM2-135M's answers they hold .97 of the
 probability at temperature 1, and all that top-p .95 leaves at .8 of nearly every row."""
 
+HEAD_FILE = "head.gguf"
+"""In the folder: the head that was taught from it, with which the target drafts."""
+
 _VERSION = 1  # of the folder; another one is refused
 _SOURCE = "source.json"
 _SHARD = "texts-"
@@ -66,6 +69,8 @@ class KeptText:
     rows: NDArray[np.float16]
     top_ids: NDArray[np.int32]
     top_logprobs: NDArray[np.float16]
+    written: float = 0.0
+    """When it was, in seconds of the epoch; 0: it was not yet."""
 
     @property
     def answered(self) -> int:
@@ -138,12 +143,17 @@ def drop_shards(folder: Path, most_bytes: float, oldest_time: float) -> None:
     held = 0
     for shard in reversed(_shards(folder)):
         held += sum(file.stat().st_size for file in shard.iterdir())
-        if held > most_bytes or int(shard.name.removeprefix(_SHARD)) < oldest_time * 1e9:
+        if held > most_bytes or _written(shard) < oldest_time:
             shutil.rmtree(shard, ignore_errors=True)
 
 
 def _shards(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_SHARD}*"))
+
+
+def _written(shard: Path) -> float:
+    """Return when a shard was written, in seconds of the epoch."""
+    return int(shard.name.removeprefix(_SHARD)) / 1e9
 
 
 def _read_source(folder: Path) -> KeptSource:
@@ -170,6 +180,6 @@ def _read_shard(shard: Path) -> Iterator[KeptText]:
     begin = 0
     for length, first in zip(found["lengths"], found["first"], strict=True):
         end = begin + int(length)
-        arrays = [found[name][begin:end] for name in _ARRAYS[2:]]
-        yield KeptText(int(first), *arrays)
+        arrays = {name: found[name][begin:end] for name in _ARRAYS[2:]}
+        yield KeptText(first=int(first), **arrays, written=_written(shard))
         begin = end

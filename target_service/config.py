@@ -19,4 +19,6 @@ class TargetConfig:
     """Of a small model that drafts in the target's own process, between two of its decodes."""
     keeping: Keeping | None = None
     """How what it decodes is written down, to teach a head from; None: it is not."""
+    head: ModelConfig | None = None
+    """Without such a draft, of a head in a file that may come while the target runs."""
     same_vocabulary: bool = False  # leave that one out where its ids are not the target's

@@ -125,6 +125,10 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         context = self.require_loaded().context_token_count
         self._most_text_bytes = most_bytes(context, longest_token(self._texts, self._names))
 
+    def set_own_draft(self, draft: OwnDraft) -> None:
+        super().set_own_draft(draft)
+        self._draft = draft
+
     async def Tokenize(
         self, request: messages.TokenizeRequest, context: Context
     ) -> messages.TokenizeResponse:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ from outrider.errors import Draining, EngineBusy, OutriderError, RoundSuperseded
 T = TypeVar("T")
 
 _STOPPING = "the engine is stopping"
+_POLL_SECONDS = 0.01
+"""s; between two looks whether another thread still uses the model that is to be freed."""
 
 
 class EngineHost:
@@ -60,6 +62,7 @@ class EngineHost:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._places = threading.Semaphore(options.queue_limit)  # of jobs that wait to start
         self._stopping = False  # never false again; what comes after is refused
+        self._in_use = threading.Lock()  # while another thread uses the model, which stays
         self.loaded: Future[Loaded] = Future()  # or why there is no model
         # Has an exception once the thread failed; never a result.
         self.died: Future[None] = Future()
@@ -159,6 +162,25 @@ class EngineHost:
         """Return the embedding of a text; nothing else is decoded meanwhile."""
         return self._ask(lambda: self.counters.embed(self._model, token_ids, self._runner.is_open))
 
+    def replace_draft(self, load: Callable[[Model], Callable[[], OwnDraft]]) -> OwnDraft:
+        """Let another draft take the place of the engine's own one, and return it.
+
+        `load` runs beside decodes, in the caller's thread. What it returns is called between two of
+        them, in the engine's. Raises what either does, and Draining: the one before stays then.
+        """
+        with self._in_use:
+            self._check_running()
+            make = load(self._model)
+            taken = self._ask(lambda: self._runner.replace_draft(make))
+            either: list[Future[Any]] = [taken, self.died]
+            wait(either, return_when=FIRST_COMPLETED)
+            if not taken.done():
+                raise Draining(_STOPPING)
+            draft, before = taken.result()
+            if before is not None:
+                before.close()
+            return draft
+
     def _check_running(self) -> None:
         if self._stopping:
             raise Draining(_STOPPING)
@@ -192,7 +214,14 @@ class EngineHost:
             # A bug: the process cannot continue, and must not look as if it could.
             self.died.set_exception(error)
             raise
+        self._close()
+
+    def _close(self) -> None:
+        """Free the model once no other thread uses it."""
+        while not self._in_use.acquire(timeout=_POLL_SECONDS):
+            self._receive(0.0)  # it may wait for an answer
         self._runner.close()
+        self._in_use.release()
 
     def _serve(self) -> None:
         while not self._stopping:

@@ -206,14 +206,14 @@ class LlamaModel:
     def open_head(self, file: LlamaConfig | None = None) -> LlamaHead | LlamaBlockHead:
         """Return the head that the model was loaded with, or the one in a file of its own.
 
-        It is to be closed before the model is. Raises InvalidConfig where it reads other models or
-        there is no memory for it.
+        Any thread may open it, and close it, before the model is closed. Raises InvalidConfig where
+        it reads other models, or other rows than others do, or there is no memory for it.
         """
         layout = Layout(False, self._layout.flash_attention)
         head: LlamaHead | LlamaBlockHead
         if file is not None:
-            its = config_beside(file, self._config, self._capacity)
-            head = open_head_file(its, layout, self._model, self._vocabulary.names())
+            its, names = config_beside(file, self._config, self._capacity), self._vocabulary.names()
+            head = self._hidden.fitting(open_head_file(its, layout, self._model, names))
         else:
             assert self._head is not None, "loaded without a head"
             mine = self._model, self._head, self._config, layout, self._cells, self._capacity
@@ -225,7 +225,7 @@ class LlamaModel:
     def keep_rows(self, layers: tuple[int, ...], reader: RowReader | None = None) -> None:
         """Keep the rows of what is decoded from now on: of these layers' inputs, or the last."""
         self._hidden.keep(layers, reader)
-        self._description = self._describe()
+        self._description = replace(self._description, hidden_row_width=self._hidden.last_row_width)
 
     def kept_source(self) -> KeptSource:
         """Return whose rows are kept, of a head's layers or else chosen ones: `HiddenOutput`."""

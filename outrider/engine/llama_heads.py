@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -131,6 +131,9 @@ def layer_input(context: Any, layer: int) -> Callable[[], int]:
     return partial(functions["llama_get_embeddings_layer_inp"], context, layer)
 
 
+_Context = TypeVar("_Context", bound="HeadContext")
+
+
 class HiddenOutput:
     """The hidden rows of a target's sequences, taken from its context once a head reads them."""
 
@@ -139,6 +142,7 @@ class HiddenOutput:
         self._layers: tuple[int, ...] | None = None  # whose inputs are kept; () the last row
         self._rows: HiddenRows | None = None
         self._reader: RowReader | None = None
+        self._are_written = False  # for who teaches a head, too
 
     @property
     def last_row_width(self) -> int:
@@ -149,18 +153,36 @@ class HiddenOutput:
         """Take rows from this context, of sequences that are empty."""
         self._context, self._count = context, sequence_count
         if self._layers is not None:
-            self.keep(self._layers, self._reader)
+            self._begin()
 
     def keep(self, layers: tuple[int, ...], reader: RowReader | None) -> None:
-        """Keep the rows of what is decoded from now on, and show them to a reader."""
-        self._layers, self._reader = layers, reader
+        """Keep the rows of what is decoded from now on, and show them to a reader.
+
+        Those that are kept stay for another head that reads the same.
+        """
+        if layers != self._layers or reader is not None or self._reader is not None:
+            self._layers, self._reader = layers, reader
+            self._begin()
+
+    def _begin(self) -> None:
+        """Turn the rows on, and begin without any."""
+        assert self._layers is not None
         self._columns = int(ll.llama_model_n_embd_out(self._model))
         last = int(ll.llama_model_n_layer(self._model))  # whose input is the last row
         self._sources = [
             layer_input(self._context, layer) if layer < last else last_rows(self._context)
-            for layer in layers or (last,)
+            for layer in self._layers or (last,)
         ]
-        self._rows = HiddenRows(self._count, len(self._sources) * self._columns, reader)
+        self._rows = HiddenRows(self._count, len(self._sources) * self._columns, self._reader)
+
+    def fitting(self, head: _Context) -> _Context:
+        """Return a head; close it, and raise InvalidConfig, if it reads other rows than others."""
+        are_others = self._are_written or self._layers == ()  # or are sent to draft services
+        if are_others and head.target_layers != self._layers:
+            head.close()
+            wrong = f"{head.name} reads other rows than the target keeps for others"
+            raise InvalidConfig("draft-model", wrong)
+        return head
 
     def source(self, weights: str) -> KeptSource:
         """Return whose rows are kept, of these weights; where none are, those that teach a head.
@@ -180,6 +202,7 @@ class HiddenOutput:
         if len(self._layers) != 3:
             fault = "its own draft reads other rows than EAGLE-3: add --no-own-draft"
             raise InvalidConfig("keep-rows", fault)
+        self._are_written = True
         size = int(ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(self._model)))
         return KeptSource(model=weights, layers=self._layers, width=self._columns, vocabulary=size)
 

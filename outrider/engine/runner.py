@@ -27,6 +27,10 @@ from outrider.engine.scheduler import Scheduler
 from outrider.engine.workers import Work, Workers
 from outrider.errors import DecodeFailed, EngineBusy, OutriderError
 
+_TURN_SECONDS = 0.05
+"""s; that a draft waits for others' decodes at most before it is timed: beside them it looks slow,
+and who writes waits, too."""
+
 
 class JobRunner:
     """What the engine's thread does for jobs. Nothing here may be called from another thread."""
@@ -76,6 +80,19 @@ class JobRunner:
         if self.own_draft is not None:  # first: a head is a part of the model
             self.own_draft.close()
         self._model.close()
+
+    def replace_draft(self, make: Callable[[], OwnDraft]) -> tuple[OwnDraft, OwnDraft | None]:
+        """Draft with what is made; return it, and the draft before, which is to be closed.
+
+        Raises what `make` does: nothing is changed then.
+        """
+        self._core_lock.wait(_TURN_SECONDS)
+        try:
+            draft = make()
+        finally:
+            self._core_lock.give()
+        before, self.own_draft = self.own_draft, draft
+        return draft, before
 
     def begin_anew(self, prepared: Prepared) -> None:
         """Forget every session, and run as is prepared. Nothing is queued or active."""

@@ -46,6 +46,7 @@ from outrider.threads import available_threads
 from outrider.vocabularies import compare
 
 if TYPE_CHECKING:
+    from outrider.engine.llama import LlamaModel
     from outrider.engine.llama_loading import LlamaConfig
 
 _LOADING_SECONDS = 2.0
@@ -276,18 +277,28 @@ def open_own_head(target: Model, config: ModelConfig | None = None) -> OwnDraft 
 
     if not isinstance(target, LlamaModel):
         return None
-    fault = target.head_fault
-    if target.describe().rollback is Rollback.RESTART:
-        fault = fault or "the target's memory cannot be rolled back"
+    fault = target.head_fault if config is None else ""
     if (config or target.has_head) and not fault:
         try:
-            file = llama_config(config) if config is not None else None
-            return draft_of(target.open_head(file), target)
+            return load_own_head(target, config)()
         except (InvalidConfig, DecodeFailed) as error:
             fault = str(error)
     if fault:
         logs.warning("outrider.target", "head not used", detail=fault)
     return None
+
+
+def load_own_head(target: LlamaModel, config: ModelConfig | None = None) -> Callable[[], OwnDraft]:
+    """Load a target's head, in any thread; return what makes it the draft, in the engine's.
+
+    That raises DecodeFailed where it computes nothing. Raises InvalidConfig for one that the target
+    cannot use.
+    """
+    if target.describe().rollback is Rollback.RESTART:
+        raise InvalidConfig("draft-model", "the target's memory cannot be rolled back")
+    # One that is mapped would change, or end the process, once somebody writes over its file.
+    file = llama_config(replace(config, mmap=bool(config.mmap))) if config is not None else None
+    return partial(draft_of, target.open_head(file), target)
 
 
 def own_draft_loader(

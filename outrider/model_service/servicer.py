@@ -158,6 +158,10 @@ class ModelService(ModelCalls):
         """Take note of what was measured after the load."""
         describe_preparation(self.require_loaded(), prepared)
 
+    def set_own_draft(self, draft: OwnDraft) -> None:
+        """Take note of what drafts in the engine's thread from now on."""
+        self.require_loaded().own_draft.CopyFrom(_describe_own_draft(draft))
+
     def require_loaded(self) -> common.GetModelResponse:
         """Return the description, or raise PeerUnavailable while the model loads."""
         if self._response is None:

@@ -123,9 +123,11 @@ def target(
     With --draft-model, or an MTP head in its file, it drafts by itself where no other draft is
     better: in its own process, between two of its decodes, for as many sessions.
     """
+    from outrider.kept_rows import HEAD_FILE
     from target_service.config import TargetConfig
     from target_service.main import run
 
+    taught = keeping.keep_rows / HEAD_FILE if keeping.keep_rows and own_draft else None
     own = replace(
         draft_engine,
         sessions=engine.sessions,
@@ -137,6 +139,7 @@ def target(
         server=server.config(listen),
         model=replace(engine.config(model), mtp=own_draft and draft_model is None),
         draft=own.config(draft_model, is_draft=True) if draft_model and own_draft else None,
+        head=own.config(taught, is_draft=True) if taught else None,
         keeping=keeping.config(),
     )
     serve("target", config, run)

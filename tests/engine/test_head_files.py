@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -477,3 +478,61 @@ def test_no_mutant_of_a_head_ends_the_process(tmp_path: Path) -> None:
             path.write_bytes(mutant)
             outcome = use_apart(path, serve)
             assert outcome.startswith("wrote, "), outcome
+
+
+# --- one after the other ---
+
+
+@pytest.mark.parametrize(
+    ("before", "layers"),
+    [(write_eagle3, (0, 1, 3)), (write_eagle3, (0, 2, 3)), (write_dflash, (0, 1, 3))],
+    ids=["the same rows", "other layers", "another kind"],
+)
+def test_a_head_that_takes_anothers_place_drafts_as_if_it_had_been_the_only_one(
+    tmp_path: Path, before: Callable[[Path], Path], layers: tuple[int, ...]
+) -> None:
+    path = write_llama(tmp_path / "target.gguf")
+    files = [
+        before(tmp_path / "before.gguf"),
+        write_eagle3(tmp_path / "after.gguf", layers=layers),
+    ]
+    configs = [head_config(each) for each in files]
+    model, other = (load(path, mtp=False) for _ in range(2))
+    first = draft_of(model.open_head(configs[0]), model)
+    only = draft_of(other.open_head(configs[1]), other)
+    text = start(model)
+    round_of(model, text, ask(first, text))
+    with ThreadPoolExecutor(1) as pool:  # beside what the target decodes
+        loading = pool.submit(model.open_head, configs[1])
+        while not loading.done():
+            round_of(model, text, ())
+        head = loading.result()
+    second = draft_of(head, model)
+    first.close()
+    has_rows = before is write_eagle3 and layers == (0, 1, 3)
+    assert bool(ask(second, text)) is has_rows
+    for _ in range(HIDDEN_ROWS + 4):
+        round_of(model, text, ())
+    again = start(other, text[:-1])
+    assert again[-1] == text[-1]
+    for _ in range(10):
+        drafted = ask(second, text)
+        assert drafted == ask(only, again) and drafted
+        mine, its = (each.hidden_rows(0)[1][-20:] for each in (model, other))
+        assert np.allclose(mine, its, atol=1e-3)
+        round_of(model, text, drafted)
+        round_of(other, again, drafted)
+        assert text == again
+    for each in (second, only, model, other):
+        each.close()
+
+
+def test_a_head_that_reads_other_rows_than_others_do_is_refused(tmp_path: Path) -> None:
+    model = load(write_llama(tmp_path / "target.gguf"), mtp=False)
+    layers = model.kept_source().layers  # of which somebody writes the rows down
+    config = head_config(write_eagle3(tmp_path / "other.gguf"))
+    with pytest.raises(InvalidConfig, match="other rows"):
+        model.open_head(config)
+    config = head_config(write_eagle3(tmp_path / "same.gguf", layers=layers))
+    draft_of(model.open_head(config), model).close()
+    model.close()

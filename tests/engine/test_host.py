@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,10 +19,13 @@ from outrider.costs import CostTable
 from outrider.engine import host as host_module
 from outrider.engine import runner as runner_module
 from outrider.engine import scheduler
+from outrider.engine.guesser import guesser
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
 from outrider.engine.job import Job, Lease, Step, Ticket
 from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Row
+from outrider.engine.model_draft import ModelDraft
+from outrider.engine.own_draft import DraftAsk
 from outrider.errors import (
     ContextExhausted,
     DecodeFailed,
@@ -31,12 +35,26 @@ from outrider.errors import (
     OutriderError,
     RoundSuperseded,
 )
-from tests.support.toy import Misused, ToyModel
+from outrider.messages import Rule, SessionParameters
+from outrider.sampling import SamplingParameters
+from tests.support.toy import Misused, ToyModel, generate_alone
 
 A, B, C, D, E = (bytes([i]) * 16 for i in range(1, 6))
 TEXT = [0, 12, 40, 7, 33, 21, 50, 9, 15]
 LONG = [3 + i * 7 % 60 for i in range(1500)]
 PATIENCE = 10.0
+GREEDY = SamplingParameters(temperature=0.0)
+OPENING = SessionParameters(
+    session_id=A,
+    attempt=1,
+    rule=Rule.MATCH,
+    sampling=GREEDY,
+    seed=0,
+    choice=0,
+    prompt_count=len(TEXT),
+    token_limit=20,
+    vocabulary=64,
+)
 
 
 def toy(**options: Any) -> ToyModel:
@@ -993,3 +1011,92 @@ def test_what_the_memory_no_longer_has_is_read_again() -> None:
         np.testing.assert_array_equal(row, fresh_rows(LONG[:12])[0])
     lengths = [(c.position, len(c.token_ids)) for d in model.decodes for c in d.chunks]
     assert lengths[-2:] == [(24, 1), (0, 12)]
+
+
+# --- another draft ---
+
+
+def asking(text: Sequence[int], count: int, model: Model) -> Job:
+    """Return a job that returns what the engine's own draft drafts after a text."""
+    guess = guesser(model, OPENING, 1, 0.0)
+
+    def job(lease: Lease) -> Generator[Step | DraftAsk, Any, list[int]]:
+        yield Step(lease.reconcile(list(text), 1), 1)
+        guesses = yield DraftAsk(list(text), count, guess)
+        return [guess.token_id for guess in guesses]
+
+    return job
+
+
+def drafted(host: EngineHost, model: Model) -> list[int]:
+    ids: list[int] = result(host.submit(A, asking(TEXT, 3, model)))
+    return ids
+
+
+def test_another_draft_takes_the_place_of_the_one_before_which_is_closed() -> None:
+    model, old, new = toy(), toy(seed=2), toy(seed=3)
+    with running(model) as host:
+        assert drafted(host, model) == []
+        for each in (old, new):
+            host.replace_draft(lambda _, its=each: partial(ModelDraft, its))
+            expected = list(generate_alone(each, TEXT, 3, GREEDY, 0))
+            assert drafted(host, model) == expected
+        with pytest.raises(Misused):
+            old.decode([Chunk(0, 0, [5], 1)])
+
+
+def test_a_draft_that_cannot_be_made_leaves_the_one_before() -> None:
+    model, old = toy(), toy(seed=2)
+
+    def refuse(*_: object) -> Any:
+        raise InvalidConfig("draft-model", "is damaged")
+
+    with running(model) as host:
+        host.replace_draft(lambda _: partial(ModelDraft, old))
+        before = drafted(host, model)
+        for load in (refuse, lambda _: refuse):
+            with pytest.raises(InvalidConfig):
+                host.replace_draft(load)
+        assert drafted(host, model) == before and before
+
+
+def test_a_draft_is_loaded_beside_decodes_and_the_model_stays_for_it() -> None:
+    model, loading, loaded = toy(), threading.Event(), threading.Event()
+
+    def load(target: Model) -> Any:
+        loading.set()
+        assert loaded.wait(PATIENCE)
+        target.describe()
+        assert not model._closed
+        return partial(ModelDraft, toy(seed=2))
+
+    with running(model) as host, ThreadPoolExecutor(2) as pool:
+        replaced = pool.submit(host.replace_draft, load)
+        assert loading.wait(PATIENCE)
+        result(host.submit(A, rows_of(TEXT)))  # who writes is not held up
+        stopped = pool.submit(host.stop)
+        time.sleep(0.05)
+        assert not stopped.done()
+        loaded.set()
+        assert isinstance(replaced.exception(PATIENCE), Draining)
+        stopped.result(PATIENCE)
+        with pytest.raises(Draining):
+            host.replace_draft(load)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_replaces_a_draft_learns_that_the_engine_failed() -> None:
+    def bug(chunks: Sequence[Chunk]) -> None:
+        raise Misused("a bug")
+
+    model = toy()
+    with running(model) as host:
+        model.before_decode = bug
+
+        def load(_: Model) -> Any:
+            host.submit(A, rows_of(TEXT))
+            assert host.died.exception(PATIENCE)
+            return partial(ModelDraft, toy(seed=2))
+
+        with pytest.raises(Draining):
+            host.replace_draft(load)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
 
 from gguf import GGMLQuantizationType, GGUFReader  # noqa: E402
+from gguf.quants import dequantize  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from outrider.engine.head_draft import Pairs  # noqa: E402
@@ -21,12 +23,12 @@ from outrider.engine.llama_heads import LlamaHead  # noqa: E402
 from outrider.engine.llama_loading import LlamaConfig  # noqa: E402
 from outrider.engine.model import Chunk  # noqa: E402
 from outrider.errors import InvalidConfig, StateUnavailable  # noqa: E402
+from outrider.kept_rows import Kept, KeptSource, KeptText, open_folder, write_shard  # noqa: E402
 from outrider_teach.batches import (  # noqa: E402
     LONGEST,
     OVERLAP,
     batch_of,
     counted,
-    first_known,
     is_held_out,
     most_frequent,
     packed,
@@ -34,28 +36,27 @@ from outrider_teach.batches import (  # noqa: E402
 )
 from outrider_teach.chain import steps_of  # noqa: E402
 from outrider_teach.export import read_head, write_head  # noqa: E402
-from outrider_teach.head import EagleHead, HeadShape, attended  # noqa: E402
-from outrider_teach.judging import Judgement, chosen_by_both, curve, draw_curve, judge  # noqa: E402
+from outrider_teach.head import EagleHead, HeadShape  # noqa: E402
+from outrider_teach.judging import (  # noqa: E402
+    Acceptance,
+    Judgement,
+    by_position,
+    chosen_by_both,
+    curve,
+    draw_curve,
+    expected,
+    in_rounds,
+    judge,
+)
 from outrider_teach.loss import distance, wanted  # noqa: E402
 from outrider_teach.target_weights import TargetFile  # noqa: E402
 from outrider_teach.training import Progress, Training, TrainingConfig, new_head  # noqa: E402
 from tests.engine.test_head_draft import load  # noqa: E402
 from tests.support.tiny_architectures import write_architecture  # noqa: E402
-from tests.support.tiny_gguf import Vocabulary  # noqa: E402
 from tests.support.tiny_heads import write_llama  # noqa: E402
 
 LAYERS = (0, 1, 3)
 TOP = 8
-@dataclass(frozen=True)
-class Text:
-    """As `outrider.kept_rows.KeptText`."""
-
-    tokens: NDArray[np.int32]
-    rows: NDArray[np.float16]
-    top_ids: NDArray[np.int32]
-    top_logprobs: NDArray[np.float16]
-    first: int = 0
-    shard: str = "0"
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +65,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def texts(target: Path) -> list[Text]:
+def texts(target: Path) -> list[KeptText]:
     """What the target writes after prompts of 12 random tokens: by two greedy, by one sampled."""
     model, random = load(target, mtp=False, sequences=1), np.random.default_rng(7)
     model.keep_rows(LAYERS)
     found = []
-    for number in range(60):
+    for number in range(160):
         prompt = random.integers(3, 320, 12).tolist()
         found.append(written(model, prompt, 52, 0.8 if number % 3 == 2 else 0.0, random))
         model.truncate(0, 0)
@@ -77,7 +78,7 @@ def texts(target: Path) -> list[Text]:
     return found
 
 
-def written(model, prompt: list[int], count: int, temperature: float, random) -> Text:
+def written(model, prompt: list[int], count: int, temperature: float, random) -> KeptText:
     """Return a text as a target keeps it: the rows, and what it would have written after each."""
     tokens, tops, logs = list(prompt), [], []
     [[row]] = model.decode([Chunk(0, 0, prompt, 1)])
@@ -88,9 +89,7 @@ def written(model, prompt: list[int], count: int, temperature: float, random) ->
         tops.append(top)
         logs.append(logprobs[top])
         weights = chances ** (1 / temperature) if temperature else None
-        drawn = (
-            random.choice(len(row), p=weights / weights.sum()) if temperature else int(top[0])
-        )
+        drawn = random.choice(len(row), p=weights / weights.sum()) if temperature else int(top[0])
         [[row]] = model.decode([Chunk(0, len(tokens), [int(drawn)], 1)])
         tokens.append(int(drawn))
     first, rows = model.hidden_rows(0)
@@ -98,7 +97,8 @@ def written(model, prompt: list[int], count: int, temperature: float, random) ->
     unknown = len(tokens) - len(tops) - 1  # the last token's row has no distribution either
     ids = np.concatenate([np.full((unknown, TOP), -1), tops, np.full((1, TOP), -1)])
     log_rows = np.concatenate([np.zeros((unknown, TOP)), logs, np.zeros((1, TOP))])
-    return Text(
+    return KeptText(
+        0,
         np.array(tokens, np.int32),
         np.array(rows[: len(tokens)], np.float16),
         ids.astype(np.int32),
@@ -166,7 +166,9 @@ def test_llama_cpp_computes_what_was_trained(changed, target: Path, tmp_path: Pa
     text = np.random.default_rng(1).integers(3, 320, 40).tolist()
     rows, expected = chained_in_llama(path, target, text, start=30, count=4)
     known = np.full((40, TOP), 5, np.int32)
-    kept = Text(np.array(text, np.int32), rows.astype(np.float16), known, known.astype(np.float16))
+    kept = KeptText(
+        0, np.array(text, np.int32), rows.astype(np.float16), known, known.astype(np.float16)
+    )
     embeddings = torch.from_numpy(file.embeddings)
     with torch.no_grad():
         steps = list(steps_of(head, batch_of([kept], windows_of([kept])), embeddings, 4))
@@ -195,17 +197,16 @@ def test_a_draft_sees_the_target_s_rows_up_to_its_start_and_its_own_after() -> N
     changed[10] += 1  # read by the pair at 11
     after = own_rows(changed)
     for lag, (old, new) in enumerate(zip(before, after, strict=True)):
-        starts = range(6, 20 - lag)  # of the drafts in the first text, by their first pair
-        same = (old == new).all(-1).tolist()
-        assert same == [start < 11 for start in starts] + [True] * (6 - lag)
+        same = (old == new).all(-1).tolist()  # by drafts, the first text's by their first pair
+        assert same == [start < 11 for start in range(6, 20)] + [True] * 6, lag
 
 
-def random_text(random, count: int, unknown: int) -> Text:
+def random_text(random, count: int, unknown: int) -> KeptText:
     ids = np.stack([random.permutation(320)[:TOP] for _ in range(count)]).astype(np.int32)
     ids[:unknown, 0] = -1
     logs = -np.sort(random.random((count, TOP)) * 4).astype(np.float16)
     rows = random.standard_normal((count, 192)).astype(np.float16)
-    return Text(random.integers(0, 320, count).astype(np.int32), rows, ids, logs)
+    return KeptText(0, random.integers(0, 320, count).astype(np.int32), rows, ids, logs)
 
 
 # --- what is learned of ---
@@ -228,7 +229,11 @@ def test_a_batch_has_the_row_before_each_token_and_the_token_after() -> None:
     random = np.random.default_rng(4)
     texts = [random_text(random, count, unknown=3) for count in (10, 7)]
     batch = batch_of(texts, windows_of(texts))
-    assert [(s.start, s.begin, s.stop) for s in batch.spans] == [(0, 2, 9), (9, 11, 15)]
+    assert batch.grid.starts.tolist() == [*range(2, 9), *range(11, 15)]
+    assert batch.grid.ends.tolist() == [8] * 7 + [14] * 4
+    assert batch.grid.pairs[1].tolist() == [*range(9, 15), 14, 14, 14]
+    assert batch.grid.drafts[1].tolist() == [7, 8, 9, 10, 10, 10, 10]
+    assert batch.grid.is_visible[1, :2].sum(-1).tolist() == [3, 4]
     assert batch.tokens.tolist() == [*texts[0].tokens[1:], *texts[1].tokens[1:]]
     assert batch.rows[9:].numpy() == pytest.approx(texts[1].rows[:-1].astype(np.float32))
     assert batch.following[9:].tolist() == [*texts[1].tokens[2:], -1]
@@ -305,21 +310,226 @@ def test_two_in_a_race_choose_the_same_as_often_as_is_said() -> None:
 # --- what is learned ---
 
 
-def start(texts: Sequence[Text], target: Path, folder: Path, **changed) -> Training:
-    """Return a run on three quarters of the texts, judged by the others."""
-    config = {"steps": 120, "tokens": 512, "drafted": 200, "judged_every": 40, **changed}
-    file = TargetFile(target)
-    plan = TrainingConfig(**config)
-    head = new_head(file, LAYERS, texts[15:], plan)
+def start(
+    texts: Sequence[KeptText], target: Path, folder: Path, seed: int = 1, **changed
+) -> Training:
+    """Return a run on most of the texts, judged by the others."""
+    config = {"steps": 12, "tokens": 256, "drafted": 200, "judged_every": 4, **changed}
+    file, plan = TargetFile(target), TrainingConfig(seed=seed, **config)
+    head = new_head(file, LAYERS, texts[20:], plan)
     folder.mkdir(exist_ok=True)
     embeddings = torch.from_numpy(file.embeddings)
-    return Training(head, texts[15:], texts[:15], embeddings, plan, folder)
+    return Training(head, texts[20:], texts[:20], embeddings, plan, folder)
 
 
-def test_a_taught_head_is_accepted(texts: list[Text], target: Path, tmp_path: Path) -> None:
-    training, seen = start(texts, target, tmp_path), []
-    before = judge(training.head, texts[:15], torch.from_numpy(TargetFile(target).embeddings))
-    training.run(seen.append, lambda: False)
-    print(curve(training.history), before)
-    assert [p.step for p in seen] == list(range(1, 121))
-    assert training.best.greedy.accepted > before.greedy.accepted + 0.2
+def run(training: Training, steps: int = 10**9) -> list[Progress]:
+    """Go on with a run, up to a step; return what it reported."""
+    seen: list[Progress] = []
+    training.run(seen.append, lambda: training.step >= steps)
+    return seen
+
+
+def test_a_taught_head_is_accepted_by_its_target(
+    texts: list[KeptText], target: Path, tmp_path: Path
+) -> None:
+    training = start(texts, target, tmp_path / "run", steps=80, tokens=512, judged_every=40)
+    before = judge(training.head, texts[:20], embeddings_of(target))
+    seen = run(training)
+    assert [p.step for p in seen] == list(range(1, 81))
+    assert seen[-1].loss < 0.8 * seen[4].loss
+    best = training.best
+    assert best is not None
+    assert best.greedy.accepted > before.greedy.accepted + 0.1
+    assert best.sampled.accepted > before.sampled.accepted + 0.1
+    assert judge(training.head, texts[:20], embeddings_of(target)) == best
+
+    path = tmp_path / "head.gguf"
+    write_head(path, training.head, TargetFile(target))
+    again = judge(read_head(path, TargetFile(target)), texts[:20], embeddings_of(target))
+    assert again.score == pytest.approx(best.score, abs=0.02)
+
+
+def embeddings_of(target: Path) -> Tensor:
+    return torch.from_numpy(TargetFile(target).embeddings)
+
+
+def test_a_run_that_was_interrupted_gives_the_same_head(
+    texts: list[KeptText], target: Path, tmp_path: Path
+) -> None:
+    whole = start(texts, target, tmp_path / "whole")
+    run(whole)
+    for last in (3, 8, 10**9):  # 8 is right after a judgement
+        training = start(texts, target, tmp_path / "parts")
+        run(training, last)
+    assert training.history == whole.history
+    for name, tensor in whole.head.state_dict().items():
+        assert torch.equal(tensor, training.head.state_dict()[name]), name
+
+
+def test_a_killed_run_loses_what_came_after_its_checkpoint(
+    texts: list[KeptText], target: Path, tmp_path: Path
+) -> None:
+    whole = start(texts, target, tmp_path / "whole")
+    run(whole)
+    training = start(texts, target, tmp_path / "killed")
+
+    def killed(progress: Progress) -> None:
+        if progress.step == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.run(killed, lambda: False)
+    training = start(texts, target, tmp_path / "killed")
+    assert training.step == 4
+    run(training)
+    assert training.history == whole.history
+
+
+def test_another_seed_is_another_run(texts: list[KeptText], target: Path, tmp_path: Path) -> None:
+    found = []
+    for name, seed in (("a", 1), ("b", 2)):
+        training = start(texts, target, tmp_path / name, seed=seed, steps=4)
+        run(training)
+        found.append(training.history)
+    assert found[0] != found[1]
+
+
+def test_it_stops_where_it_gets_no_better(
+    texts: list[KeptText], target: Path, tmp_path: Path
+) -> None:
+    changed = {"steps": 100, "rate": 0.0, "judged_every": 2, "patience": 3}
+    training = start(texts, target, tmp_path / "run", **changed)
+    assert len(run(training)) == 8
+    assert run(start(texts, target, tmp_path / "run", **changed)) == []
+
+
+def test_a_checkpoint_that_cannot_be_written_is_said(
+    texts: list[KeptText], target: Path, tmp_path: Path
+) -> None:
+    training = start(texts, target, tmp_path / "run")
+    (tmp_path / "run").rmdir()
+    with pytest.raises(StateUnavailable, match=r"cannot write .*best\.pt"):
+        run(training)
+
+
+# --- judging ---
+
+
+def test_acceptance_is_of_the_drafts_that_came_so_far() -> None:
+    right = np.array([[1, 1, 0, 1, 1], [0, 1, 1, 1, 1], [1, 0, 1, 1, 1], [1, 1, 1, 1, 0]], float)
+    assert by_position(right, right) == pytest.approx((3 / 4, 2 / 3, 1 / 2, 1.0, 0.0))
+    same, follows = np.array([[0.5, 0.8, 0.6]]), np.array([[0.25, 1.0, 0.5]])
+    assert by_position(same, follows) == pytest.approx((0.5, 0.8, 0.6))
+    assert expected(same, follows) == pytest.approx((0.5 + 0.25 * 0.8 + 0.25 * 0.6) / 3)
+
+
+def test_rounds_start_after_what_the_last_one_wrote() -> None:
+    right = np.zeros((8, 5))
+    right[0, :2], right[3, :5], right[1:3] = 1, 1, 1  # 2 and 1 are written, 3 and 1, none and 1
+    assert in_rounds([right, np.zeros((1, 5))]) == 5 / 12
+
+
+def test_a_judgement_is_of_whole_drafts_that_are_known(texts: list[KeptText], target: Path) -> None:
+    judged = judge(small_head(), texts[:4], embeddings_of(target))
+    assert judged.tokens == 4 * 53
+    short = [replace(t, **{n: getattr(t, n)[:16] for n in ARRAYS}) for t in texts[:4]]
+    assert judge(small_head(), short, embeddings_of(target)).greedy.positions == (0.0,) * 5
+
+
+ARRAYS = ("tokens", "rows", "top_ids", "top_logprobs")
+
+
+def test_the_curve_is_lines_and_a_picture(tmp_path: Path) -> None:
+    half = Acceptance((0.7, 0.6, 0.5, 0.4, 0.3), 0.5)
+    history = [
+        (100, Judgement(half, half, 9)),
+        (200, Judgement(half, replace(half, accepted=0.7), 9)),
+    ]
+    lines = curve(history).split("\n")
+    assert lines[1] == "    100  0.70  0.60  0.50  0.40  0.30   0.500  0.500  ##########"
+    assert lines[2].endswith("0.700  ############")
+    is_there = importlib.util.find_spec("matplotlib") is not None
+    assert draw_curve(history, tmp_path / "curve.png") == is_there
+    assert (tmp_path / "curve.png").exists() == is_there
+
+
+# --- files ---
+
+
+def test_a_head_begins_with_what_its_target_has(texts: list[KeptText], target: Path) -> None:
+    file = TargetFile(target)
+    head = new_head(file, LAYERS, texts, TrainingConfig(steps=1, drafted=50))
+    output = dequantize(tensor_of(target, "output.weight"), GGMLQuantizationType.Q8_0)
+    assert head.output.weight.detach().numpy() == pytest.approx(output[head.drafted.numpy()])
+    embedded = dequantize(tensor_of(target, "token_embd.weight"), GGMLQuantizationType.Q8_0)
+    assert file.embeddings == pytest.approx(embedded, abs=1e-3)
+    fused = head.row_scale.numpy() * np.concatenate([t.rows[1:] for t in texts]).astype(np.float32)
+    assert np.sqrt(np.mean(fused**2)) == pytest.approx(1.0, abs=0.2)
+
+
+def tensor_of(path: Path, name: str) -> NDArray[np.uint8]:
+    return next(t.data for t in GGUFReader(path).tensors if t.name == name)
+
+
+def test_a_target_that_does_not_show_its_layers_is_refused(
+    texts: list[KeptText], tmp_path: Path, target: Path
+) -> None:
+    hidden = TargetFile(write_architecture(tmp_path / "phi2.gguf", "gemma3"))
+    with pytest.raises(InvalidConfig, match="gemma3 models do not show their layers"):
+        new_head(hidden, LAYERS, texts, TrainingConfig(steps=1))
+    with pytest.raises(InvalidConfig, match="reads layers 0, 1, 9; the target has 4"):
+        TargetFile(target).check_feeds((0, 1, 9))
+    (tmp_path / "none.gguf").write_bytes(b"GGUF")
+    for path in (tmp_path / "none.gguf", tmp_path / "nowhere.gguf"):
+        with pytest.raises(InvalidConfig, match="cannot read"):
+            TargetFile(path)
+        with pytest.raises(InvalidConfig, match="no head to go on with"):
+            read_head(path, TargetFile(target))
+
+
+def test_a_head_s_file_has_its_target_s_tokens_and_sizes(target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "head.gguf"
+    write_head(path, small_head(), TargetFile(target))
+    theirs, own = (
+        {name: field.contents() for name, field in GGUFReader(each).fields.items()}
+        for each in (target, path)
+    )
+    tokenizer = {name for name in theirs if name.startswith("tokenizer.")}
+    assert {name: own[name] for name in tokenizer} == {name: theirs[name] for name in tokenizer}
+    assert own["eagle3.target_layers"] == list(LAYERS)
+    assert (own["eagle3.attention.head_count_kv"], own["eagle3.feed_forward_length"]) == (2, 96)
+    tensors = {t.name: t for t in GGUFReader(path).tensors}
+    assert tensors["d2t"].data.tolist() == small_head().drafted.tolist()
+    assert tensors["blk.0.attn_q.weight"].tensor_type is GGMLQuantizationType.Q8_0
+    assert tensors["blk.0.attn_norm_2.weight"].tensor_type is GGMLQuantizationType.F32
+    assert [p.name for p in tmp_path.iterdir()] == ["head.gguf"]
+
+
+def test_a_head_that_drafts_all_tokens_needs_no_map(target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "head.gguf"
+    write_head(path, small_head(320), TargetFile(target), GGMLQuantizationType.F16)
+    assert "d2t" not in {t.name for t in GGUFReader(path).tensors}
+    head, again = small_head(320), read_head(path, TargetFile(target))
+    assert again.shape == replace(head.shape, rope_base=10000.0, epsilon=again.shape.epsilon)
+    rows = torch.randn(3, 192)
+    assert (head.fused(rows) - again.fused(rows)).abs().max() < 0.05
+
+
+def test_a_head_is_there_whole_or_not_at_all(target: Path, tmp_path: Path) -> None:
+    with pytest.raises(StateUnavailable, match="cannot write"):
+        write_head(tmp_path / "none" / "head.gguf", small_head(), TargetFile(target))
+    (tmp_path / "head.gguf").mkdir()
+    with pytest.raises(StateUnavailable, match=r"cannot write .*directory"):
+        write_head(tmp_path / "head.gguf", small_head(), TargetFile(target))
+    assert [p.name for p in tmp_path.iterdir()] == ["head.gguf"]
+
+
+def test_kept_folders_are_trained_on(texts: list[KeptText], target: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    open_folder(folder, KeptSource(model="ab", layers=LAYERS, width=64, vocabulary=320, top=TOP))
+    write_shard(folder, texts[:30])
+    training = start(Kept(folder).texts, target, tmp_path / "run", steps=4)
+    run(training)
+    other = start(texts[:30], target, tmp_path / "other", steps=4)
+    run(other)
+    assert training.history == other.history

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
         (2, 0, 1),
     ]
     assert kept.answered == 5
+    assert kept.texts[0].written < kept.texts[2].written <= time.time()
     assert np.array_equal(kept.texts[1].rows, text(3, first=7).rows)
     assert kept.texts[0].top_ids[1].tolist() == [4, 5, 6, 7]
     assert (tmp_path / "kept").stat().st_mode & 0o77 == 0  # of its owner alone

@@ -5,18 +5,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from outrider.kept_rows import KeptText
+from outrider.errors import InvalidConfig
+from outrider.kept_rows import KeptText
 
 LONGEST = 1024  # rows of a window; attention's scores of a batch stay below 100 MiB
 OVERLAP = 64  # rows; a later window of a text begins with them, as a head reads so many of a prompt
+SHORTEST = 8  # tokens of an answer that is learned from
 _HELD_OUT = 16  # one prompt in so many is held out
 
 
@@ -59,18 +59,73 @@ def is_held_out(text: KeptText) -> bool:
     return zlib.crc32(prompt.tobytes()) % _HELD_OUT == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A window within a batch: its pairs, of which those from `begin` on are learned."""
+def divided(texts: Sequence[KeptText]) -> tuple[list[KeptText], list[KeptText]]:
+    """Return texts to learn from, and texts to be judged by. Raises InvalidConfig for too few."""
+    found = [text for text in texts if len(text.tokens) - first_known(text) >= SHORTEST]
+    held_out = [text for text in found if is_held_out(text)]
+    learned = [text for text in found if not is_held_out(text)]
+    if not learned or not held_out:
+        raise InvalidConfig("texts", f"{len(found)} answers are too few to learn from and to judge")
+    return learned, held_out
 
-    start: int
-    begin: int
-    stop: int
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where windows of different lengths are in one batch, and the drafts that start in them.
+
+    A draft starts at each learned pair, in the windows' order.
+    """
+
+    starts: Tensor
+    """int64[drafts]: the pair that each reads first."""
+    ends: Tensor
+    """int64[drafts]: the last pair of its window."""
+    pairs: Tensor
+    """int64[windows, most pairs]: the pairs of each window, the last one repeated."""
+    drafts: Tensor
+    """int64[windows, most drafts]: the drafts of each window, the last one repeated."""
+    places: Tensor
+    """int64[drafts]: each draft within `drafts`, flat."""
+    is_visible: Tensor
+    """bool[windows, most drafts, most pairs]: a draft sees the pairs up to its start."""
+
+    def read(self, lag: int) -> Tensor:
+        """Return the pairs that drafts read as their token `lag`, as far as windows go."""
+        return torch.minimum(self.starts + lag, self.ends)
+
+    def is_inside(self, lag: int) -> Tensor:
+        """Return whether those are in the drafts' windows."""
+        return self.starts + lag <= self.ends
+
+    def by_window(self, figures: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """Return figures of drafts, [drafts, ...], window by window."""
+        changes = np.flatnonzero(np.diff(self.ends.cpu().numpy())) + 1
+        return np.split(figures, changes)
+
+
+def _grid(windows: Sequence[Window], device: str) -> Grid:
+    lengths = np.array([w.stop - w.start - 1 for w in windows])
+    counts = np.array([w.learned for w in windows])
+    first_pairs, first_drafts = (np.cumsum(each) - each for each in (lengths, counts))
+    of_window = np.repeat(np.arange(len(windows)), counts)
+    number = np.arange(counts.sum()) - first_drafts[of_window]
+    ends = first_pairs + lengths - 1
+    most_pairs, most_drafts = np.arange(lengths.max()), np.arange(counts.max())
+    before = (lengths - counts)[:, None, None] + most_drafts[:, None]
+    arrays = {
+        "starts": (ends - counts + 1)[of_window] + number,
+        "ends": ends[of_window],
+        "pairs": np.minimum(first_pairs[:, None] + most_pairs, ends[:, None]),
+        "drafts": first_drafts[:, None] + np.minimum(most_drafts, counts[:, None] - 1),
+        "places": of_window * len(most_drafts) + number,
+        "is_visible": most_pairs <= before,
+    }
+    return Grid(**{name: torch.from_numpy(each).to(device) for name, each in arrays.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Pairs of several windows, one after the other: [n, ...] each."""
+    """Pairs of several windows, one after the other: [pairs, ...] each."""
 
     tokens: Tensor
     rows: Tensor
@@ -81,22 +136,15 @@ class Batch:
     top_logprobs: Tensor
     following: Tensor
     """The token after each; -1 where the text ends."""
-    spans: list[Span]
+    grid: Grid
 
 
 def batch_of(texts: Sequence[KeptText], windows: Sequence[Window], device: str = "cpu") -> Batch:
     """Return the pairs of windows; a window's first row has no row before it, so it is no pair."""
-    spans: list[Span] = []
-    for window in windows:
-        at = spans[-1].stop if spans else 0
-        first = window.start + 1
-        spans.append(Span(at, at + window.begin - first, at + window.stop - first))
     parts = [(texts[window.text], window) for window in windows]
 
     def joined(name: str, shift: int, kind: type) -> Tensor:
-        found = [
-            getattr(text, name)[w.start + 1 + shift : w.stop + shift] for text, w in parts
-        ]
+        found = [getattr(text, name)[w.start + 1 + shift : w.stop + shift] for text, w in parts]
         return torch.from_numpy(np.concatenate(found).astype(kind)).to(device)
 
     lengths = [np.arange(1, w.stop - w.start) for _, w in parts]
@@ -107,13 +155,22 @@ def batch_of(texts: Sequence[KeptText], windows: Sequence[Window], device: str =
         top_ids=joined("top_ids", 0, np.int64),
         top_logprobs=joined("top_logprobs", 0, np.float32),
         following=torch.from_numpy(np.concatenate([_following(*p) for p in parts])).to(device),
-        spans=spans,
+        grid=_grid(windows, device),
     )
 
 
 def _following(text: KeptText, window: Window) -> NDArray[np.int64]:
     after = text.tokens[window.start + 2 : window.stop + 1].astype(np.int64)
     return np.pad(after, (0, window.stop - window.start - 1 - len(after)), constant_values=-1)
+
+
+def shuffled(
+    windows: Sequence[Window], size: int, random: np.random.Generator
+) -> list[list[Window]]:
+    """Return packs of all windows in random order, each of windows of similar lengths."""
+    keys = [window.learned * random.uniform(0.7, 1.4) for window in windows]
+    packs = list(packed(windows, np.argsort(keys, kind="stable"), size))
+    return [packs[i] for i in random.permutation(len(packs))]
 
 
 def packed(windows: Sequence[Window], order: Iterable[int], size: int) -> Iterator[list[Window]]:

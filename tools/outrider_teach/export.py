@@ -119,10 +119,12 @@ def read_head(path: Path, target: TargetFile) -> EagleHead:
         tensors = {t.name.removeprefix("blk.0."): t for t in reader.tensors}
         drafted = tensors.pop("d2t").data if "d2t" in tensors else np.arange(target.vocabulary)
         head = EagleHead(_shape_of(values), torch.from_numpy(np.array(drafted)))
-        found = {n: torch.from_numpy(np.array(dequantize(t.data, t.tensor_type)))
-                 for n, t in tensors.items()}
+        found = {
+            n: torch.from_numpy(np.array(dequantize(t.data, t.tensor_type)))
+            for n, t in tensors.items()
+        }
         head.load_state_dict(found | dict(head.named_buffers()))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, LookupError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidConfig("head", f"{path} holds no head to go on with: {reason}") from None
     return head

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadShape:
     """The sizes of a head. Its width is its target's, whose token embeddings it borrows."""
@@ -51,7 +52,7 @@ class Norm(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a position's pair leaves for later ones: [pairs, kv heads, head size] each."""
+    """What pairs leave for later ones: [..., kv heads, head size] each."""
 
     keys: Tensor
     values: Tensor
@@ -139,26 +140,22 @@ def rotated(x: Tensor, positions: Tensor, base: float) -> Tensor:
     return turned.flatten(-2).to(x.dtype)
 
 
-def attended(queries: Tensor, first: Seen, chained: Sequence[Seen], lag: int) -> Tensor:
-    """Return what attention finds in one window: [m, heads * head size].
+def attended(queries: Tensor, first: Seen, chained: Sequence[Seen], is_visible: Tensor) -> Tensor:
+    """Return what attention finds for drafts in windows: [windows, drafts, heads * head size].
 
-    The last query's position is that of the last pair of `first`, the target's, and the others are
-    before it without a gap. Each sees the target's pairs up to `lag` before its own, and of each
-    chained step the pair at its place: [m, ...], what was drafted after those.
+    queries are [windows, drafts, heads, head size]. Each sees of `first`, the target's pairs
+    [windows, pairs, ...], those that `is_visible` says, [windows, drafts, pairs], and the pair that
+    its own draft had in every chained step, [windows, drafts, ...] each.
     """
-    count, heads, size = queries.shape
-    length, groups = first.keys.shape[:2]
-    grouped = queries.view(count, groups, heads // groups, size) * size**-0.5
-    scores = torch.einsum("qgsd,kgd->gsqk", grouped, first.keys)
-    ends = torch.arange(length - count, length, device=queries.device)[:, None] - lag
-    hidden = torch.arange(length, device=queries.device)[None] > ends
-    parts = [scores.masked_fill(hidden, -torch.inf)]
-    parts += [
-        torch.einsum("qgsd,qgd->gsq", grouped, each.keys)[..., None] for each in chained
-    ]
-    weights = torch.softmax(torch.cat(parts, -1), -1)
-    found = torch.einsum("gsqk,kgd->qgsd", weights[..., :length], first.values)
+    windows, count, heads, size = queries.shape
+    length, groups = first.keys.shape[1:3]
+    grouped = queries.view(windows, count, groups, heads // groups, size) * size**-0.5
+    scores = torch.einsum("wqgsd,wkgd->wgsqk", grouped, first.keys)
+    scores = scores.masked_fill(~is_visible[:, None, None], -torch.inf)
+    own = [torch.einsum("wqgsd,wqgd->wgsq", grouped, each.keys)[..., None] for each in chained]
+    weights = torch.softmax(torch.cat([scores, *own], -1), -1)
+    found = torch.einsum("wgsqk,wkgd->wqgsd", weights[..., :length], first.values)
     for i, each in enumerate(chained):
-        own = weights[..., length + i].permute(2, 0, 1)
-        found = found + own[..., None] * each.values[:, :, None]
-    return found.reshape(count, heads * size)
+        share = weights[..., length + i].permute(0, 3, 1, 2)[..., None]
+        found = found + share * each.values[:, :, :, None]
+    return found.reshape(windows, count, heads * size)

@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outrider.kept_rows import KeptText
 from outrider_teach.batches import Batch, batch_of, packed, windows_of
 from outrider_teach.chain import Step, steps_of
 from outrider_teach.head import EagleHead
-
-if TYPE_CHECKING:
-    from outrider.kept_rows import KeptText
 
 POSITIONS = 5  # of a draft, that are judged
 LENGTH = 3  # tokens of a draft in `accepted`; llama-server's default
@@ -90,28 +88,27 @@ def judge(head: EagleHead, texts: Sequence[KeptText], embeddings: Tensor) -> Jud
     """Return what a head's drafts along these texts are worth."""
     windows = windows_of(texts)
     found: list[_Drafts] = []
-    for part in packed(windows, range(len(windows)), _SIZE):
+    order = np.argsort([window.learned for window in windows], kind="stable")
+    for part in packed(windows, order, _SIZE):
         batch = batch_of(texts, part, str(embeddings.device))
         found += _drafts(head, batch, embeddings)
     right, same = (np.concatenate([getattr(d, n) for d in found]) for n in ("right", "same"))
     follows = np.concatenate([d.follows for d in found])
     return Judgement(
-        greedy=Acceptance(_by_position(right, right), _in_rounds([d.right for d in found])),
-        sampled=Acceptance(_by_position(same, follows), _expected(same, follows)),
+        greedy=Acceptance(by_position(right, right), in_rounds([d.right for d in found])),
+        sampled=Acceptance(by_position(same, follows), expected(same, follows)),
         tokens=sum(window.learned for window in windows),
     )
 
 
 def _drafts(head: EagleHead, batch: Batch, embeddings: Tensor) -> list[_Drafts]:
     """Return the drafts in each window of a batch of which every position can be judged."""
-    figures: list[list[NDArray[np.float32]]] = [[] for _ in batch.spans]
-    for step in steps_of(head, batch, embeddings, POSITIONS):
-        values = torch.cat([_figures(head, batch, step, at) for at in _parts(len(step.at))])
-        for window, part in enumerate(values.split(step.counts)):
-            figures[window].append(part.cpu().numpy())
-    whole = [each for each in figures if len(each) == POSITIONS and len(each[-1])]
-    stacked = [np.stack([part[: len(each[-1])] for part in each], 1) for each in whole]
-    known = [each[np.isfinite(each).all((1, 2))] for each in stacked]
+    steps = [
+        torch.cat([_figures(head, batch, step, at) for at in _parts(len(step.at))])
+        for step in steps_of(head, batch, embeddings, POSITIONS)
+    ]
+    found = batch.grid.by_window(torch.stack(steps, 1).cpu().numpy())
+    known = [each[np.isfinite(each).all((1, 2))] for each in found]
     return [_Drafts(each[..., 0], each[..., 1], each[..., 2]) for each in known]
 
 
@@ -133,7 +130,8 @@ def _figures(head: EagleHead, batch: Batch, step: Step, part: slice) -> Tensor:
     is_text = ids == batch.following[at][:, None]
     follows = (both / p.clamp(min=1e-9) * is_text).sum(-1)
     found = torch.stack([right.float(), both.sum(-1), follows], -1)
-    return torch.where(ids[:, :1] >= 0, found, torch.nan)
+    is_known = (ids[:, 0] >= 0) & step.is_inside[part]
+    return torch.where(is_known[:, None], found, torch.nan)
 
 
 def chosen_by_both(p: Tensor, q: Tensor) -> Tensor:
@@ -149,21 +147,25 @@ def chosen_by_both(p: Tensor, q: Tensor) -> Tensor:
     return p / others.clamp(min=1e-20) * (q > 0) * (p > 0)
 
 
-def _by_position(
-    figures: NDArray[np.float32], follows: NDArray[np.float32]
-) -> tuple[float, ...]:
+def by_position(figures: NDArray[np.float32], follows: NDArray[np.float32]) -> tuple[float, ...]:
     """Return the mean at each position over drafts that came so far."""
-    before = np.cumprod(np.pad(follows[:, :-1], ((0, 0), (1, 0)), constant_values=1), 1)
+    before = _before(follows)
     reached = np.maximum(before.sum(0), 1e-9)
     return tuple(float(x) for x in (before * figures).sum(0) / reached)
 
 
-def _expected(same: NDArray[np.float32], follows: NDArray[np.float32]) -> float:
-    before = np.cumprod(np.pad(follows[:, :-1], ((0, 0), (1, 0)), constant_values=1), 1)
-    return float((before * same)[:, :LENGTH].mean())
+def expected(same: NDArray[np.float32], follows: NDArray[np.float32]) -> float:
+    """Return what is accepted of all that is drafted, of drafts that start anywhere."""
+    return float((_before(follows) * same)[:, :LENGTH].mean())
 
 
-def _in_rounds(windows: Sequence[NDArray[np.float32]]) -> float:
+def _before(follows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return how likely a draft has the text's tokens before each position."""
+    before = np.pad(follows[:, :-1], ((0, 0), (1, 0)), constant_values=1)
+    return np.cumprod(before, 1, dtype=np.float32)
+
+
+def in_rounds(windows: Sequence[NDArray[np.float32]]) -> float:
     """Return what is accepted of drafts in rounds: each starts after what the last one wrote."""
     accepted = drafted = 0
     for right in windows:

@@ -20,9 +20,9 @@ class Wanted:
     chances: Tensor
     """float32[n, top]: they sum to 1, or to 0 where it drafts none or nothing is known."""
 
-    def at(self, rows: Tensor) -> Wanted:
-        """Return those of some of the positions."""
-        return Wanted(self.places[rows], self.chances[rows])
+    def at(self, positions: Tensor, is_known: Tensor) -> Wanted:
+        """Return those of some of the positions, of which some are not known after all."""
+        return Wanted(self.places[positions], self.chances[positions] * is_known[:, None])
 
 
 def wanted(top_ids: Tensor, top_logprobs: Tensor, drafted: Tensor, temperature: float) -> Wanted:

@@ -30,7 +30,7 @@ class TargetFile:
         self._path = path
         try:
             readers = [GGUFReader(part) for part in _parts(path)]
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, LookupError) as error:
             raise InvalidConfig("model", f"cannot read {path}: {error}") from None
         self.fields = dict(readers[0].fields)
         self._tensors = {t.name: t for reader in readers for t in reader.tensors}

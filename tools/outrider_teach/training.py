@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from outrider.errors import StateUnavailable
+from outrider.kept_rows import KeptText
 from outrider_teach.batches import (
     Window,
     batch_of,
     counted,
     most_frequent,
-    packed,
     row_scale,
+    shuffled,
     windows_of,
 )
 from outrider_teach.chain import steps_of
@@ -35,9 +36,6 @@ from outrider_teach.judging import Judgement, judge
 from outrider_teach.loss import distance, wanted
 from outrider_teach.optimiser import Optimiser, pace
 from outrider_teach.target_weights import TargetFile
-
-if TYPE_CHECKING:
-    from outrider.kept_rows import KeptText
 
 _CHECKPOINT = "checkpoint.pt"
 _BEST = "best.pt"
@@ -153,10 +151,8 @@ class Training:
     def _remaining(self) -> Iterator[list[Window]]:
         """Yield what is to be learned, epoch by epoch."""
         while True:
-            order = np.random.default_rng((self.config.seed, self._epoch)).permutation(
-                len(self._windows)
-            )
-            packs = list(packed(self._windows, order, self.config.tokens))
+            random = np.random.default_rng((self.config.seed, self._epoch))
+            packs = shuffled(self._windows, self.config.tokens, random)
             for windows in packs[self._batches :]:
                 if self.step >= self.config.steps or self._is_stuck():
                     return
@@ -172,7 +168,7 @@ class Training:
         """Make one step; return its loss."""
         with self._precision():
             loss = self.loss(windows)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._optimiser.step(pace(self.step, self.config.steps))
         return float(loss.detach())
 
@@ -184,7 +180,7 @@ class Training:
         total, weight, weights = torch.zeros((), device=device), 1.0, 0.0
         for step in steps_of(self.head, batch, self._embeddings, config.length):
             rows = self.head.output_norm(step.own)
-            its = target.at(step.at)
+            its = target.at(step.at, step.is_inside)
             total = total + weight * distance(rows, self.head.output.weight, its, config.variation)
             weight, weights = weight * _STEP_WEIGHT, weights + weight
         return total / weights
@@ -212,9 +208,7 @@ class Training:
         _write(self._folder / _CHECKPOINT, state)
 
     def _restore(self) -> None:
-        state = torch.load(
-            self._folder / _CHECKPOINT, self._embeddings.device, weights_only=True
-        )
+        state = torch.load(self._folder / _CHECKPOINT, self._embeddings.device, weights_only=True)
         self.head.load_state_dict(state["head"])
         self._optimiser.restore(state["optimiser"])
         self._epoch, self._batches = state["place"]
