@@ -11,12 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outrider.errors import InvalidConfig
 from outrider.kept_rows import KeptText
 
 LONGEST = 1024  # rows of a window; attention's scores of a batch stay below 100 MiB
 OVERLAP = 64  # rows; a later window of a text begins with them, as a head reads so many of a prompt
-SHORTEST = 8  # tokens of an answer that is learned from
 _HELD_OUT = 16  # one prompt in so many is held out
 
 
@@ -57,16 +55,6 @@ def is_held_out(text: KeptText) -> bool:
     """Return whether a text is to be judged by, and never trained on; by its prompt."""
     prompt = np.ascontiguousarray(text.tokens[: first_known(text) + 1])
     return zlib.crc32(prompt.tobytes()) % _HELD_OUT == 0
-
-
-def divided(texts: Sequence[KeptText]) -> tuple[list[KeptText], list[KeptText]]:
-    """Return texts to learn from, and texts to be judged by. Raises InvalidConfig for too few."""
-    found = [text for text in texts if len(text.tokens) - first_known(text) >= SHORTEST]
-    held_out = [text for text in found if is_held_out(text)]
-    learned = [text for text in found if not is_held_out(text)]
-    if not learned or not held_out:
-        raise InvalidConfig("texts", f"{len(found)} answers are too few to learn from and to judge")
-    return learned, held_out
 
 
 @dataclass(frozen=True, slots=True)
