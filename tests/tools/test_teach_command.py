@@ -55,7 +55,7 @@ def test_it_writes_trains_exports_and_tries_and_goes_on_after_signals(tmp_path: 
     command.send_signal(signal.SIGTERM)
     code, out, err = finished(command)
     assert code == 130 and "Traceback" not in err, err
-    assert "writes    3,000 tokens of answers at 4 at once" in out
+    assert "writes    3,000 tokens of answers, 4 at once" in out
     assert not (tmp_path / "head.gguf").exists()
 
     command = teach(tmp_path, "--tried", "3")

@@ -418,16 +418,17 @@ def _train(plan: _Plan, progress: Progress) -> None:
         config=TrainingConfig(steps=1 << 30, drafted=asked.drafted, seed=asked.seed),
     )
     progress.say("reading what was written")
+    tokens = lesson.kept.answered
+    # A folder that a served target fills changes all the time.
+    steps = plan.folder.steps_over(tokens if asked.from_state is None else None)
     teaching = Teaching(lesson)
-    steps = plan.folder.steps
     if steps is None:
         progress.say("timing a few steps")
         steps, seconds = teaching.steps_of(asked.minutes)
-        plan.folder.begin_training(steps)
+        plan.folder.begin_training(steps, tokens)
         progress.clear()
-        print(
-            f"trains    {steps:,} steps of {seconds:.2f} s: {duration(steps * seconds)}", flush=True
-        )
+        some = f"{steps:,} step{'' if steps == 1 else 's'} of {seconds:.2f} s"
+        print(f"training  {some}: {duration(steps * seconds)}", flush=True)
     if not teaching.run(steps, progress):
         raise KeyboardInterrupt
     print(*teaching.export(asked.out), sep="\n", flush=True)

@@ -10,14 +10,17 @@ from outrider_teach.work_progress import duration
 if TYPE_CHECKING:
     from outrider_teach.head import HeadShape
 
-STEP_TOKENS = 2048  # answered tokens of a training step
-_PROMPT_ROWS = 64  # of a prompt that are kept beside its answer
-_ANSWER = 160  # tokens of an answer on average, of at most 256: measured with SmolLM2-135M
-_F32 = 4  # bytes
+_STEP_TOKENS = 2048  # answered tokens of a training step
+_KEPT_ROWS = 36  # of the target's width, that a step keeps of a token for its gradients
+_LOGIT_ROWS = 4096  # of the drafted tokens, that are in memory at once
+_PROMPT_ROWS = 48  # of a prompt that are kept beside its answer, of at most 64
+_ANSWER = 130  # tokens of an answer on average, of at most 256: measured with SmolLM2-135M
+_F32, _F16 = 4, 2  # bytes
 _COPIES = 4  # of a head's weights in training: gradients, and two means of them, beside themselves
-_PROCESS = 450_000_000
-"""Bytes of Python with torch, or of three services, and what a decode or a step allocates:
-measured with SmolLM2-135M."""
+_SERVICES = 450_000_000
+"""Bytes of target, orchestrator and tool without weights and cache: measured with SmolLM2-135M."""
+_TRAINER = 650_000_000
+"""Bytes of Python with torch, and of a target's tokens: measured with SmolLM2-135M."""
 _CHECKPOINTS = 5  # copies of a head's weights on disk: the best, and with what is beside the last
 
 
@@ -42,7 +45,7 @@ class Needs:
     row_bytes: int
     """Of a token on disk."""
     tokens: int
-    """Answered ones that are wanted."""
+    """Answered ones that are wanted; 0: they are there."""
     most_bytes: int
     """Of rows on disk."""
     sessions: int
@@ -70,31 +73,34 @@ class Needs:
         return (
             self.target.file_bytes
             + self.sessions * self.context * self.target.cell_bytes
-            + _PROCESS
+            + _SERVICES
         )
 
     @property
     def training_memory(self) -> int:
         """Bytes while the head is trained: the rows are mapped, and need none of their own."""
-        embeddings = 2 * self.target.vocabulary * self.target.width
-        step = 3 * _F32 * STEP_TOKENS * 12 * self.target.width + 16 * _F32 * 512 * self.drafted
-        return (1 + _COPIES) * _F32 * self.head_numbers + _F32 * embeddings // 2 + step + _PROCESS
+        embeddings = _F16 * self.target.vocabulary * self.target.width
+        step = _F32 * (_STEP_TOKENS * _KEPT_ROWS * self.target.width + _LOGIT_ROWS * self.drafted)
+        return (1 + _COPIES) * _F32 * self.head_numbers + embeddings + step + _TRAINER
 
     @property
     def memory(self) -> int:
         """Bytes at most."""
-        return max(self.writing_memory, self.training_memory)
+        return max(self.writing_memory if self.tokens else 0, self.training_memory)
 
     def lines(self, folder: str, minutes: float, device: str) -> list[str]:
         """Return what it will take, for people."""
-        target = self.target
+        target, training = self.target, show_bytes(self.training_memory)
+        writing = [
+            f"writes    {self.tokens:,} tokens of answers, {self.sessions} at once: "
+            f"{show_bytes(self.disk)} in {folder}",
+            f"memory    {show_bytes(self.writing_memory)} to write; {training} to train, beside "
+            "the rows, which are mapped",
+        ]
         return [
             f"target    {target.name}: {target.layers} layers of {target.width}, "
             f"{target.vocabulary:,} tokens",
-            f"writes    {self.tokens:,} tokens of answers at {self.sessions} at once: "
-            f"{show_bytes(self.row_disk)} in {folder}",
-            f"memory    {show_bytes(self.writing_memory)} to write, "
-            f"{show_bytes(self.training_memory)} to train",
+            *(writing if self.tokens else [f"memory    {training}, beside the rows"]),
             f"trains    a head of {self.head_numbers / 1e6:.1f} million weights that drafts "
             f"{self.drafted:,} tokens, on {device}, for {duration(60 * minutes)} at most",
         ]

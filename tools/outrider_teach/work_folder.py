@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,15 +37,22 @@ class WorkFolder:
         self._found = {**found, **self._settings}
         self._write()
 
-    @property
-    def steps(self) -> int | None:
-        """Of the training; None before it has begun. A resumed one keeps them."""
+    def steps_over(self, tokens: int | None) -> int | None:
+        """Return the steps of the training that has begun over so many tokens; None: none has.
+
+        One over fewer tokens is forgotten, as there is more to learn from; None: they do not count.
+        """
+        if tokens is not None and self._found.get("tokens", tokens) != tokens:
+            shutil.rmtree(self.training)
+            self.training.mkdir()
+            del self._found["steps"], self._found["tokens"]
+            self._write()
         found = self._found.get("steps")
         return found if isinstance(found, int) else None
 
-    def begin_training(self, steps: int) -> None:
-        """Write down of how many steps the training is."""
-        self._found["steps"] = steps
+    def begin_training(self, steps: int, tokens: int) -> None:
+        """Write down of how many steps the training is, and over how many tokens."""
+        self._found |= {"steps": steps, "tokens": tokens}
         self._write()
 
     def _read(self) -> dict[str, Any]:

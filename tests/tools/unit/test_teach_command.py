@@ -115,7 +115,7 @@ def test_what_it_takes_follows_from_the_sizes() -> None:
     assert more.writing_memory - SMOL.writing_memory == cache
     lines = SMOL.lines("work", 150, "the CPU")
     assert "30 layers of 576, 49,152 tokens" in lines[0]
-    assert "400,000 tokens of answers at 16 at once: 2.0 GB in work" in lines[1]
+    assert "400,000 tokens of answers, 16 at once: 2.2 GB in work" in lines[1]
     assert lines[3].endswith("drafts 8,192 tokens, on the CPU, for 2 h 30 min at most")
 
 
@@ -139,12 +139,21 @@ def test_sizes_and_times_are_read_and_shown_in_units() -> None:
 def test_a_folder_goes_on_with_the_same_settings_alone(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"seed": 1, "temperatures": (0.0, 0.8)}
     folder = WorkFolder(tmp_path / "work", settings)
-    assert folder.steps is None and folder.training.is_dir()
-    folder.begin_training(700)
-    assert WorkFolder(tmp_path / "work", settings).steps == 700
+    assert folder.steps_over(5000) is None and folder.training.is_dir()
+    folder.begin_training(700, 5000)
+    assert WorkFolder(tmp_path / "work", settings).steps_over(5000) == 700
     with pytest.raises(InvalidConfig, match="is of a run with another seed: give it"):
         WorkFolder(tmp_path / "work", {**settings, "seed": 2})
-    assert WorkFolder(tmp_path / "work", settings).steps == 700
+    assert WorkFolder(tmp_path / "work", settings).steps_over(None) == 700
+
+
+def test_with_more_to_learn_from_the_training_begins_anew(tmp_path: Path) -> None:
+    folder = WorkFolder(tmp_path, {"seed": 1})
+    folder.begin_training(700, 5000)
+    (folder.training / "checkpoint.pt").write_text("x")
+    assert folder.steps_over(5000) == 700 and list(folder.training.iterdir())
+    assert folder.steps_over(9000) is None and not list(folder.training.iterdir())
+    assert WorkFolder(tmp_path, {"seed": 1}).steps_over(5000) is None
 
 
 def test_a_folder_of_something_else_is_not_written_to(tmp_path: Path) -> None:
