@@ -144,7 +144,8 @@ def drop_shards(folder: Path, most_bytes: float, oldest_time: float) -> None:
     for shard in reversed(_shards(folder)):
         held += sum(file.stat().st_size for file in shard.iterdir())
         if held > most_bytes or _written(shard) < oldest_time:
-            shutil.rmtree(shard, ignore_errors=True)
+            gone = shard.rename(shard.with_name(f".{shard.name}"))  # whole, for who reads it now
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -176,6 +177,8 @@ def _read_shard(shard: Path) -> Iterator[KeptText]:
             for name in _ARRAYS
         }
     except (OSError, ValueError, EOFError) as error:
+        if not shard.exists():
+            return  # it was dropped meanwhile
         raise InvalidConfig("keep-rows", f"{shard} cannot be read: {error}") from None
     begin = 0
     for length, first in zip(found["lengths"], found["first"], strict=True):

@@ -54,62 +54,11 @@ from outrider_teach.training import (  # noqa: E402
     Progress,
     Training,
     TrainingConfig,
-    known_head,
     new_head,
 )
 from tests.engine.test_head_draft import load  # noqa: E402
+from tests.support.kept_texts import LAYERS, TOP  # noqa: E402
 from tests.support.tiny_architectures import write_architecture  # noqa: E402
-from tests.support.tiny_heads import write_llama  # noqa: E402
-
-LAYERS = (0, 1, 3)
-TOP = 8
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("target") / "target.gguf")
-
-
-@pytest.fixture(scope="module")
-def texts(target: Path) -> list[KeptText]:
-    """What the target writes after prompts of 12 random tokens: by two greedy, by one sampled."""
-    model, random = load(target, mtp=False, sequences=1), np.random.default_rng(7)
-    model.keep_rows(LAYERS)
-    found = []
-    for number in range(160):
-        prompt = random.integers(3, 320, 12).tolist()
-        found.append(written(model, prompt, 52, 0.8 if number % 3 == 2 else 0.0, random))
-        model.truncate(0, 0)
-    model.close()
-    return found
-
-
-def written(model, prompt: list[int], count: int, temperature: float, random) -> KeptText:
-    """Return a text as a target keeps it: the rows, and what it would have written after each."""
-    tokens, tops, logs = list(prompt), [], []
-    [[row]] = model.decode([Chunk(0, 0, prompt, 1)])
-    for _ in range(count):
-        chances = np.exp(row - row.max())
-        logprobs = np.log(chances / chances.sum())
-        top = np.argsort(-logprobs)[:TOP]
-        tops.append(top)
-        logs.append(logprobs[top])
-        weights = chances ** (1 / temperature) if temperature else None
-        drawn = random.choice(len(row), p=weights / weights.sum()) if temperature else int(top[0])
-        [[row]] = model.decode([Chunk(0, len(tokens), [int(drawn)], 1)])
-        tokens.append(int(drawn))
-    first, rows = model.hidden_rows(0)
-    assert first == 0
-    unknown = len(tokens) - len(tops) - 1  # the last token's row has no distribution either
-    ids = np.concatenate([np.full((unknown, TOP), -1), tops, np.full((1, TOP), -1)])
-    log_rows = np.concatenate([np.zeros((unknown, TOP)), logs, np.zeros((1, TOP))])
-    return KeptText(
-        0,
-        np.array(tokens, np.int32),
-        np.array(rows[: len(tokens)], np.float16),
-        ids.astype(np.int32),
-        log_rows.astype(np.float16),
-    )
 
 
 def small_head(drafted: int = 40, **changed) -> EagleHead:
@@ -524,12 +473,23 @@ def test_a_head_that_drafts_all_tokens_needs_no_map(target: Path, tmp_path: Path
 def test_a_head_in_a_file_is_taught_more(
     texts: list[KeptText], target: Path, tmp_path: Path
 ) -> None:
-    file, path = TargetFile(target), tmp_path / "head.gguf"
-    write_head(path, small_head(), file, GGMLQuantizationType.F32)
-    head = known_head(path, file, texts)
-    assert not torch.equal(head.row_scale, torch.ones(192))
+    file, path, before = TargetFile(target), tmp_path / "head.gguf", small_head(40)
+    write_head(path, before, file, GGMLQuantizationType.F32)
+    read = read_head(path, file)
+    head = EagleHead(read.shape, torch.arange(30, 90))
+    head.row_scale.fill_(0.5)
+    untaught = head.output.weight.clone()
+    head.begin_as(read)
     rows = torch.from_numpy(texts[0].rows).float()
-    assert torch.allclose(head.fused(rows), small_head().fused(rows), atol=1e-4)
+    assert torch.allclose(head.fused(rows), before.fused(rows), atol=1e-4)
+    shared = sorted(set(before.drafted.tolist()) & set(range(30, 90)))
+    assert 0 < len(shared) < 40
+    its = before.output.weight[torch.searchsorted(before.drafted, torch.tensor(shared))]
+    assert torch.equal(head.output.weight[torch.tensor(shared) - 30], its)
+    new = [i - 30 for i in range(30, 90) if i not in shared]
+    assert torch.equal(head.output.weight[new], untaught[new])
+    with pytest.raises(InvalidConfig, match="other layers"):
+        head.begin_as(EagleHead(replace(read.shape, layers=(0, 1, 2)), torch.arange(40)))
 
 
 def test_a_head_is_there_whole_or_not_at_all(target: Path, tmp_path: Path) -> None:

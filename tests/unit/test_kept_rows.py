@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,22 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:90])
     with pytest.raises(InvalidConfig, match=r"texts-\d+ cannot be read"):
         _ = Kept(tmp_path).texts
+
+
+def test_a_shard_that_is_dropped_while_it_is_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_folder(tmp_path, SOURCE)
+    write_shard(tmp_path, [text(5)])
+    load = np.load
+
+    def drop_first(path: Path, **options: Any) -> Any:
+        if path.name == "rows.npy":
+            drop_shards(tmp_path, 0.0, 0.0)
+        return load(path, **options)
+
+    monkeypatch.setattr(np, "load", drop_first)
+    assert Kept(tmp_path).texts == []
 
 
 def test_the_oldest_goes_first(tmp_path: Path) -> None:

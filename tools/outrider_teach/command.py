@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from outrider_teach.needs import Needs
     from outrider_teach.prompts import PromptAt
     from outrider_teach.target_weights import TargetFile
+    from outrider_teach.training import TrainingConfig
     from outrider_teach.work_folder import WorkFolder
     from outrider_teach.writing import Writing
 
@@ -37,7 +38,14 @@ COMMON["teach"] = {
     "Memory and threads": ("n-gpu-layers", "ctx", "sessions", "threads"),
 }
 
-Out = Annotated[Path, typer.Option(metavar="GGUF", help="Where to write the head.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="GGUF",
+        help="Where to write the head.",
+        show_default="with --from-state DIR/head.gguf, where that target looks for one",
+    ),
+]
 Texts = Annotated[
     list[Path] | None,
     typer.Option(
@@ -54,6 +62,18 @@ FromState = Annotated[
         help="Learn from what a target with --keep-rows wrote there, and ask nothing.",
         rich_help_panel=_DATA,
     ),
+]
+WatchIt = Annotated[
+    bool,
+    typer.Option(
+        "--watch",
+        help="Go on for as long as that target writes: a lesson for every --new-tokens, at low"
+        " priority, whose head takes the place of --out if it is better.",
+        rich_help_panel=_DATA,
+    ),
+]
+NewTokens = Annotated[
+    int, typer.Option(help="Of --watch: tokens that a lesson waits for.", rich_help_panel=_DATA)
 ]
 Work = Annotated[
     Path | None,
@@ -91,9 +111,11 @@ Seed = Annotated[int, typer.Option(help="Of prompts, texts and training.")]
 @spread
 def teach(
     model: ModelPath,
-    out: Out,
+    out: Out = None,
     texts: Texts = None,
     from_state: FromState = None,
+    watch: WatchIt = False,
+    new_tokens: NewTokens = 20_000,
     work: Work = None,
     tokens: Tokens = 400_000,
     disk: Disk = "8GB",
@@ -116,13 +138,16 @@ def teach(
     _check_torch()
     _check_numbers(tokens, answer, minutes, vocabulary, tried, seed)
     choose_target(model)
+    place = _place(out, from_state, watch)
     plan = _plan(
         _Asked(
             model=model,
-            out=out,
+            out=place,
             texts=tuple(texts or ()),
             from_state=from_state,
-            work=work or out.with_name(f"{out.name}.work"),
+            watches=watch,
+            new_tokens=new_tokens,
+            work=work or place.with_name(f"{place.name}.work"),
             tokens=tokens,
             most_bytes=_read_disk(disk),
             answer=answer,
@@ -146,6 +171,8 @@ class _Asked:
     out: Path
     texts: tuple[Path, ...]
     from_state: Path | None
+    watches: bool
+    new_tokens: int
     work: Path
     tokens: int
     most_bytes: int
@@ -186,6 +213,13 @@ class _Plan:
         """Where the rows are."""
         return self.asked.from_state or self.folder.rows
 
+    @property
+    def training(self) -> TrainingConfig:
+        """How the head is trained, in as many steps as are possible."""
+        from outrider_teach.training import TrainingConfig
+
+        return TrainingConfig(steps=1 << 30, drafted=self.asked.drafted, seed=self.asked.seed)
+
 
 # --- before it begins ---
 
@@ -198,6 +232,17 @@ def _check_torch() -> None:
     missing = [name for name in ("torch", "gguf") if find_spec(name) is None]
     if missing:
         raise InvalidConfig("teach", f"needs {missing[0]}: pip install 'outrider[teach]'")
+
+
+def _place(out: Path | None, from_state: Path | None, watch: bool) -> Path:
+    """Return where the head is to be written."""
+    from outrider.kept_rows import HEAD_FILE
+
+    if watch and from_state is None:
+        raise typer.BadParameter("--watch needs --from-state, the --keep-rows of a served target")
+    if out is None and from_state is None:
+        raise typer.BadParameter("--out is missing: where to write the head")
+    return out or (from_state or Path()) / HEAD_FILE
 
 
 def _check_numbers(
@@ -370,6 +415,8 @@ def _run(plan: _Plan) -> None:
     progress = Progress()
     try:
         _announce(plan)
+        if plan.asked.watches:
+            _watch(plan, progress)
         if plan.asked.from_state is None:
             _write(plan, progress)
         _train(plan, progress)
@@ -384,6 +431,8 @@ def _run(plan: _Plan) -> None:
 def _announce(plan: _Plan) -> None:
     import torch
 
+    if plan.asked.engine.threads:
+        torch.set_num_threads(plan.asked.engine.threads)
     device = "the GPU" if torch.cuda.is_available() else "the CPU"
     lines = plan.needs.lines(str(plan.folder.path), plan.asked.minutes, device)
     print(*lines, sep="\n", flush=True)
@@ -401,37 +450,58 @@ def _write(plan: _Plan, progress: Progress) -> None:
 
 
 def _train(plan: _Plan, progress: Progress) -> None:
-    import torch
-
     from outrider.kept_rows import Kept
-    from outrider_teach.teaching import Lesson, Teaching
-    from outrider_teach.training import TrainingConfig
+    from outrider_teach.teaching import Lesson, Teaching, split
     from outrider_teach.work_progress import duration
 
     asked = plan.asked
-    if asked.engine.threads:
-        torch.set_num_threads(asked.engine.threads)
+    progress.say("reading what was written")
+    kept = Kept(plan.rows)
+    texts, held_out = split(kept.texts)
     lesson = Lesson(
         target=plan.target,
-        kept=Kept(plan.rows),
+        layers=kept.source.layers,
+        texts=texts,
+        held_out=held_out,
         folder=plan.folder.training,
-        config=TrainingConfig(steps=1 << 30, drafted=asked.drafted, seed=asked.seed),
+        config=plan.training,
     )
-    progress.say("reading what was written")
-    tokens = lesson.kept.answered
     # A folder that a served target fills changes all the time.
-    steps = plan.folder.steps_over(tokens if asked.from_state is None else None)
+    steps = plan.folder.steps_over(kept.answered if asked.from_state is None else None)
     teaching = Teaching(lesson)
     if steps is None:
         progress.say("timing a few steps")
         steps, seconds = teaching.steps_of(asked.minutes)
-        plan.folder.begin_training(steps, tokens)
+        plan.folder.begin_training(steps, kept.answered)
         progress.clear()
         some = f"{steps:,} step{'' if steps == 1 else 's'} of {seconds:.2f} s"
         print(f"training  {some}: {duration(steps * seconds)}", flush=True)
     if not teaching.run(steps, progress):
         raise KeyboardInterrupt
     print(*teaching.export(asked.out), sep="\n", flush=True)
+
+
+def _watch(plan: _Plan, progress: Progress) -> None:
+    """Teach lesson after lesson until Ctrl-C."""
+    from outrider_teach.watching import Watch, Watcher
+
+    asked = plan.asked
+
+    def say(line: str) -> None:
+        progress.clear()
+        print(line, flush=True)
+
+    watch = Watch(
+        target=plan.target,
+        rows=plan.rows,
+        head=asked.out,
+        folder=plan.folder,
+        config=plan.training,
+        minutes=asked.minutes,
+        tokens=asked.tokens,
+        new_tokens=asked.new_tokens,
+    )
+    Watcher(watch, say, progress).run()
 
 
 def _try(plan: _Plan, progress: Progress) -> None:

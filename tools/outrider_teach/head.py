@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from outrider.errors import InvalidConfig
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadShape:
@@ -87,6 +89,26 @@ class EagleHead(nn.Module):
     drafted: Tensor
     row_scale: Tensor
     """What each number of a row is multiplied with before `fc`: their sizes differ by thousands."""
+
+    @torch.no_grad()
+    def begin_as(self, other: EagleHead) -> None:
+        """Take the weights of another head, whose drafted tokens and scale may differ.
+
+        Raises InvalidConfig where its sizes do.
+        """
+        if self.shape != other.shape:
+            raise InvalidConfig("head", "it reads other layers, or is of other sizes")
+        its = dict(other.named_parameters())
+        for name, parameter in self.named_parameters():
+            if name == "output.weight":
+                places = torch.searchsorted(other.drafted, self.drafted)
+                places = places.clamp(max=len(other.drafted) - 1)
+                is_shared = other.drafted[places] == self.drafted
+                parameter[is_shared] = its[name][places[is_shared]]
+            elif name == "fc.weight":
+                parameter.copy_(its[name] * (other.row_scale / self.row_scale))
+            else:
+                parameter.copy_(its[name])
 
     def fused(self, rows: Tensor) -> Tensor:
         """Return g of the target's rows: [n, row width] -> [n, width]."""

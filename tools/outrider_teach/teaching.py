@@ -15,12 +15,12 @@ from types import FrameType
 import torch
 
 from outrider.errors import InvalidConfig
-from outrider.kept_rows import Kept, KeptText
+from outrider.kept_rows import KeptText
 from outrider_cli.screen import Progress as Screen
 from outrider_teach.batches import is_held_out
 from outrider_teach.export import write_head
 from outrider_teach.head import EagleHead
-from outrider_teach.judging import curve, draw_curve, judge
+from outrider_teach.judging import Judgement, curve, draw_curve, judge
 from outrider_teach.target_weights import TargetFile
 from outrider_teach.training import Progress, Training, TrainingConfig, new_head
 from outrider_teach.work_progress import WorkProgress
@@ -35,11 +35,17 @@ class Lesson:
     """What a head is taught from, and where it is kept meanwhile."""
 
     target: TargetFile
-    kept: Kept
+    layers: tuple[int, ...]
+    """Of the target, whose rows are kept."""
+    texts: Sequence[KeptText]
+    held_out: Sequence[KeptText]
+    """What it is judged by; no prompt of these is in `texts`."""
     folder: Path
     """Of checkpoints."""
     config: TrainingConfig
     """Its steps are those that are possible."""
+    start: EagleHead | None = None
+    """What it goes on from; None: it begins anew."""
 
     @property
     def device(self) -> str:
@@ -48,19 +54,24 @@ class Lesson:
 
 
 class Teaching:
-    """A head that is being taught. Raises InvalidConfig where there are too few texts."""
+    """A head that is being taught."""
 
     def __init__(self, lesson: Lesson) -> None:
+        """Raises InvalidConfig where there are too few texts."""
         self._lesson = lesson
-        texts = lesson.kept.texts
-        self._texts = [text for text in texts if not is_held_out(text)]
-        self._held_out = list(_first([text for text in texts if is_held_out(text)], _MOST_JUDGED))
+        self._texts, self._held_out = lesson.texts, list(newest(lesson.held_out, _MOST_JUDGED))
         if not self._texts or not self._held_out:
-            fault = f"{len(texts)} texts in {lesson.kept.folder} are too few: write more (--tokens)"
-            raise InvalidConfig("tokens", fault)
-        layers = lesson.kept.source.layers
-        self.head = new_head(lesson.target, layers, self._texts, lesson.config).to(lesson.device)
+            count = len(self._texts) + len(self._held_out)
+            raise InvalidConfig("tokens", f"{count} texts are too few: write more (--tokens)")
+        head = new_head(lesson.target, lesson.layers, self._texts, lesson.config)
+        if lesson.start is not None:
+            head.begin_as(lesson.start)
+        self.head = head.to(lesson.device)
         self._embeddings = torch.from_numpy(lesson.target.embeddings).to(lesson.device)
+
+    def judge(self, head: EagleHead) -> Judgement:
+        """Return what a head's drafts are worth on the held-out texts."""
+        return judge(head.to(self._lesson.device), self._held_out, self._embeddings)
 
     def steps_of(self, minutes: float) -> tuple[int, float]:
         """Return how many steps fit the time, and the seconds of one with its share of judging.
@@ -69,7 +80,7 @@ class Teaching:
         """
         config = self._lesson.config
         begin = monotonic()
-        judge(self.head, self._held_out, self._embeddings)
+        self.judge(self.head)
         judged = monotonic() - begin
         times = []
         with tempfile.TemporaryDirectory(dir=self._lesson.folder) as folder:
@@ -118,10 +129,17 @@ class Teaching:
         return lines
 
 
-def _first(texts: Sequence[KeptText], most: int) -> Iterator[KeptText]:
-    """Yield texts until they have so many answered tokens."""
+def split(texts: Sequence[KeptText]) -> tuple[list[KeptText], list[KeptText]]:
+    """Return those to learn from, and those to judge by."""
+    held_out = [is_held_out(text) for text in texts]
+    both = list(zip(texts, held_out, strict=True))
+    return [text for text, is_out in both if not is_out], [text for text, is_out in both if is_out]
+
+
+def newest(texts: Sequence[KeptText], most: int) -> Iterator[KeptText]:
+    """Yield texts, the last first, until they have so many answered tokens."""
     held = 0
-    for text in texts:
+    for text in reversed(texts):
         if held >= most:
             return
         held += text.answered

@@ -31,7 +31,6 @@ from outrider_teach.batches import (
     windows_of,
 )
 from outrider_teach.chain import steps_of
-from outrider_teach.export import read_head
 from outrider_teach.head import EagleHead
 from outrider_teach.judging import Judgement, judge
 from outrider_teach.loss import distance, wanted
@@ -88,15 +87,6 @@ def new_head(
         head.row_scale.copy_(torch.from_numpy(row_scale(texts)))
         head.output.weight.copy_(torch.from_numpy(target.output_rows(drafted)))
         head.output_norm.weight.copy_(torch.from_numpy(target.output_norm))
-    return head
-
-
-def known_head(path: Path, target: TargetFile, texts: Sequence[KeptText]) -> EagleHead:
-    """Return the head in a file, to be taught more from these texts. Raises InvalidConfig."""
-    head = read_head(path, target)
-    with torch.no_grad():
-        head.row_scale.copy_(torch.from_numpy(row_scale(texts)))
-        head.fc.weight.div_(head.row_scale)  # the file's has that in it
     return head
 
 

@@ -55,6 +55,17 @@ class WorkFolder:
         self._found |= {"steps": steps, "tokens": tokens}
         self._write()
 
+    @property
+    def learned(self) -> float:
+        """When the last text was written that a lesson has learned from; 0 before one has."""
+        found = self._found.get("learned")
+        return found if isinstance(found, float) else 0.0
+
+    def end_lesson(self, learned: float) -> None:
+        """Write down up to when texts are learned from."""
+        self._found["learned"] = learned
+        self._write()
+
     def _read(self) -> dict[str, Any]:
         place = self.path / _SETTINGS
         try:
