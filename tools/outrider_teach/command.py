@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _CONTEXT = 1280  # tokens of a session: the longest bundled prompt, and its answer
 _DATA, _TRAINING = "What it learns from", "Training"
-_OPTIONS = ModelOptions(sessions=16)
+_OPTIONS = ModelOptions(sessions=16, numerics="native")  # nothing depends on equal bits
 
 COMMON["teach"] = {
     "Models": ("model", "out"),
-    "What it learns from": ("texts", "from-state", "tokens", "disk"),
+    "What it learns from": ("texts", "from-state", "watch", "tokens", "disk"),
     "Training": ("minutes", "vocabulary"),
     "Memory and threads": ("n-gpu-layers", "ctx", "sessions", "threads"),
 }
