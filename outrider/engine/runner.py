@@ -303,7 +303,7 @@ class JobRunner:
         is_shared = len(entries) > 1
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
-            if self.keeper is not None:
+            if self.keeper is not None and ticket.lease.session.pinned:
                 self.keeper.note(ticket.lease.session, chunk, its_rows)
             ticket.lease.spent.add(shared)
             ticket.lease.spent.add_step(bool(its_rows))
