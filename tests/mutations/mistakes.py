@@ -788,8 +788,8 @@ MISTAKES = (
     Mistake(
         "the rows of a head's layers are joined in another order",
         "outrider/engine/llama_heads.py",
-        "for layer in layers or (last,)",
-        "for layer in reversed(layers or (last,))",
+        "for layer in self._layers or (last,)",
+        "for layer in reversed(self._layers or (last,))",
         (f"{HEAD_FILES}::test_it_drafts_what_llama_cpp_s_own_driver_would",),
     ),
     Mistake(
@@ -981,5 +981,27 @@ MISTAKES = (
             "tests/unit/test_own_draft_policy.py"
             "::test_where_decodes_are_shared_no_draft_ends_before_the_others",
         ),
+    ),
+    # --- what a head is taught from ---
+    Mistake(
+        "drafts that were taken back are kept as text",
+        "outrider/engine/row_keeper.py",
+        "        self.cut(self.certain)\n",
+        "",
+        ("tests/engine/test_row_keeper.py::test_drafts_of_the_last_round_are_not_kept",),
+    ),
+    Mistake(
+        "a text goes on where another one was between",
+        "outrider/engine/row_keeper.py",
+        "if text is None or not text.certain <= new.position <= text.end:",
+        "if text is None:",
+        ("tests/engine/test_row_keeper.py",),
+    ),
+    Mistake(
+        "a head takes the place of a better one",
+        "tools/outrider_teach/watching.py",
+        "found.score > scored.score + LEAST_GAIN",
+        "found.score > 0",
+        ("tests/tools/test_teach_watching.py::test_a_head_that_is_no_better_is_not_taken",),
     ),
 )
