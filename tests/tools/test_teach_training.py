@@ -34,7 +34,6 @@ from outrider_teach.batches import (  # noqa: E402
     packed,
     windows_of,
 )
-from outrider_teach.chain import steps_of  # noqa: E402
 from outrider_teach.export import read_head, write_head  # noqa: E402
 from outrider_teach.head import EagleHead, HeadShape  # noqa: E402
 from outrider_teach.judging import (  # noqa: E402
@@ -126,7 +125,7 @@ def test_llama_cpp_computes_what_was_trained(changed, target: Path, tmp_path: Pa
     )
     embeddings = torch.from_numpy(file.embeddings)
     with torch.no_grad():
-        steps = list(steps_of(head, batch_of([kept], windows_of([kept])), embeddings, 4))
+        steps = list(head.steps(batch_of([kept], windows_of([kept])), embeddings, 4))
         computed = [head.logits(step.own)[29].numpy() for step in steps]
     for row, logits in zip(expected, computed, strict=True):
         assert logits.std() > 0.5
@@ -145,7 +144,7 @@ def test_a_draft_sees_the_target_s_rows_up_to_its_start_and_its_own_after() -> N
         texts = [replace(kept, rows=changed), other]
         batch = batch_of(texts, windows_of(texts))
         with torch.no_grad():
-            return [step.own for step in steps_of(head, batch, embeddings, 3)]
+            return [step.own for step in head.steps(batch, embeddings, 3)]
 
     before = own_rows(kept.rows)
     changed = kept.rows.copy()

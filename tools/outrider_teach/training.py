@@ -30,11 +30,11 @@ from outrider_teach.batches import (
     shuffled,
     windows_of,
 )
-from outrider_teach.chain import steps_of
 from outrider_teach.head import EagleHead
 from outrider_teach.judging import Judgement, judge
 from outrider_teach.loss import distance, wanted
 from outrider_teach.optimiser import Optimiser, pace
+from outrider_teach.student import Student
 from outrider_teach.target_weights import TargetFile
 
 _CHECKPOINT = "checkpoint.pt"
@@ -95,7 +95,7 @@ class Training:
 
     def __init__(
         self,
-        head: EagleHead,
+        head: Student,
         texts: Sequence[KeptText],
         held_out: Sequence[KeptText],
         embeddings: Tensor,
@@ -105,7 +105,7 @@ class Training:
         """`folder` is for checkpoints: a run that is there is gone on with."""
         self.head, self.config = head, config
         self._texts, self._held_out, self._embeddings = texts, held_out, embeddings
-        self._windows = windows_of(texts)
+        self._windows = windows_of(texts, head.before)
         self._optimiser = Optimiser(head, config.rate)
         self._folder = folder
         self._batches = 0  # taken of an epoch
@@ -175,13 +175,15 @@ class Training:
     def loss(self, windows: Sequence[Window]) -> Tensor:
         """Return how far the head's drafts are from what the target would write."""
         device = str(self._embeddings.device)
-        batch, config = batch_of(self._texts, windows, device), self.config
-        target = wanted(batch.top_ids, batch.top_logprobs, self.head.drafted, config.temperature)
+        config, student = self.config, self.head
+        batch = batch_of(self._texts, windows, device, student.lag)
+        ids, matrix = student.output_rows(np.random.default_rng((config.seed, self.step)))
+        target = wanted(batch.top_ids, batch.top_logprobs, ids, config.temperature)
         total, weight, weights = torch.zeros((), device=device), 1.0, 0.0
-        for step in steps_of(self.head, batch, self._embeddings, config.length):
-            rows = self.head.output_norm(step.own)
+        for step in student.steps(batch, self._embeddings, config.length):
+            rows = student.normed(step.own)
             its = target.at(step.at, step.is_inside)
-            total = total + weight * distance(rows, self.head.output.weight, its, config.variation)
+            total = total + weight * distance(rows, matrix, its, config.variation)
             weight, weights = weight * _STEP_WEIGHT, weights + weight
         return total / weights
 
