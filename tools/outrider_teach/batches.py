@@ -80,6 +80,12 @@ class Grid:
     is_visible: Tensor
     """bool[windows, most drafts, most pairs]: a draft sees the pairs up to its start."""
 
+    @property
+    def is_pair(self) -> Tensor:
+        """bool[windows, most pairs]: whether one is there, and not the last one repeated."""
+        number = torch.arange(self.pairs.shape[1], device=self.pairs.device)
+        return self.pairs[:, :1] + number <= self.pairs[:, -1:]
+
     def read(self, lag: int) -> Tensor:
         """Return the pairs that drafts read as their token `lag`, as far as windows go."""
         return torch.minimum(self.starts + lag, self.ends)
