@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.kept_rows import Kept
 from outrider_teach import prompts
 from tests.support.commands import PATIENCE, environment, until
 from tests.support.tiny_architectures import write_architecture
@@ -82,9 +83,23 @@ def test_it_writes_trains_exports_and_tries_and_goes_on_after_signals(tmp_path: 
     )
 
 
-def test_a_target_that_feeds_no_head_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)  # on a busy machine; else half a minute
+def test_a_target_that_feeds_no_head_is_taught_a_draft_model(tmp_path: Path) -> None:
+    write_llama(tmp_path / "target.gguf", architecture="qwen2")
+    code, out, err = finished(teach(tmp_path, "--tried", "3"))
+    assert code == 0, err
+    assert "trains    a draft model of" in out
+    kept = Kept(tmp_path / "head.gguf.work" / "rows")
+    assert kept.source.layers == () and min(text.first for text in kept.texts) == 0
+    [tried] = [row for row in map(str.split, out.splitlines()) if row[:1] == ["all"]]
+    assert float(tried[2]) > 0.02  # untaught it is accepted of one token in a hundred
+
+
+def test_a_head_of_a_target_that_feeds_none_is_refused_before_anything_is_made(
+    tmp_path: Path,
+) -> None:
     write_architecture(tmp_path / "target.gguf", "qwen2")
-    code, out, err = finished(teach(tmp_path))
+    code, out, err = finished(teach(tmp_path, "--kind", "head"))
     assert (code, out) == (1, "") and err.count("\n") == 1
     assert "qwen2 models do not show their layers" in err
     assert [path.name for path in tmp_path.iterdir()] == ["target.gguf"]

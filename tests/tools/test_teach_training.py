@@ -287,7 +287,7 @@ def test_a_taught_head_is_accepted_by_its_target(
     texts: list[KeptText], target: Path, tmp_path: Path
 ) -> None:
     training = start(texts, target, tmp_path / "run", steps=80, tokens=512, judged_every=40)
-    before = judge(training.head, texts[:20], embeddings_of(target))
+    before = judge(training.student, texts[:20], embeddings_of(target))
     seen = run(training)
     assert [p.step for p in seen] == list(range(1, 81))
     assert seen[-1].loss < 0.8 * seen[4].loss
@@ -295,10 +295,10 @@ def test_a_taught_head_is_accepted_by_its_target(
     assert best is not None
     assert best.greedy.accepted > before.greedy.accepted + 0.1
     assert best.sampled.accepted > before.sampled.accepted + 0.1
-    assert judge(training.head, texts[:20], embeddings_of(target)) == best
+    assert judge(training.student, texts[:20], embeddings_of(target)) == best
 
     path = tmp_path / "head.gguf"
-    write_head(path, training.head, TargetFile(target))
+    write_head(path, training.student, TargetFile(target))
     again = judge(read_head(path, TargetFile(target)), texts[:20], embeddings_of(target))
     assert again.score == pytest.approx(best.score, abs=0.02)
 
@@ -316,8 +316,8 @@ def test_a_run_that_was_interrupted_gives_the_same_head(
         training = start(texts, target, tmp_path / "parts")
         run(training, last)
     assert training.history == whole.history
-    for name, tensor in whole.head.state_dict().items():
-        assert torch.equal(tensor, training.head.state_dict()[name]), name
+    for name, tensor in whole.student.state_dict().items():
+        assert torch.equal(tensor, training.student.state_dict()[name]), name
 
 
 def test_a_killed_run_loses_what_came_after_its_checkpoint(

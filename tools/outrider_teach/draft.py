@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from outrider.kept_rows import KeptText
 from outrider_teach.batches import Batch, Grid, counted, most_frequent
 from outrider_teach.head import HeadShape, Norm, linear, rotated
+from outrider_teach.needs import DRAFT_LAYERS
 from outrider_teach.student import Step, Student
 from outrider_teach.target_weights import TargetFile
+from outrider_teach.training import TrainingConfig
 
-LAYERS = 2  # each costs a small target a thirtieth of a decode; the output matrix costs more
 BEFORE = 512  # tokens that a window has before those that are learned: the engine's `MOST_BEFORE`
 _OTHERS = 1024
 """Tokens beside the frequent ones, drawn anew for each step, so that none of them rises unseen."""
@@ -34,7 +35,7 @@ class DraftModel(Student):
         """`output` [vocabulary, width] is its target's, `frequent` the ids that it learns most."""
         super().__init__()
         self.shape = shape
-        self.blk = nn.ModuleList(_Layer(shape) for _ in range(LAYERS))
+        self.blk = nn.ModuleList(_Layer(shape) for _ in range(DRAFT_LAYERS))
         self.output_norm = Norm(shape.width, shape.epsilon)
         self.register_buffer("frequent", frequent.long())
         self.register_buffer("output", output, persistent=False)
@@ -99,18 +100,16 @@ class _Layer(nn.Module):
         return found.transpose(1, 2)[grid.is_pair].flatten(1)
 
 
-def new_draft(target: TargetFile, texts: Sequence[KeptText], frequent: int) -> DraftModel:
-    """Return a draft that begins as its target's first and last layer, where those are alike.
-
-    `frequent` is how many of the tokens are learned in each step, those that are written most.
-    """
-    ids = most_frequent(counted(texts, target.vocabulary), frequent)
+def new_draft(target: TargetFile, texts: Sequence[KeptText], config: TrainingConfig) -> DraftModel:
+    """Return a draft that begins as its target's first and last layer, where those are alike."""
+    torch.manual_seed(config.seed)
+    ids = most_frequent(counted(texts, target.vocabulary), config.drafted)
     draft = DraftModel(
         target.head_shape(()), torch.from_numpy(target.output), torch.from_numpy(ids)
     )
     with torch.no_grad():
         draft.output_norm.weight.copy_(torch.from_numpy(target.output_norm))
-        numbers = np.linspace(0, target.layer_count - 1, LAYERS).astype(int)
+        numbers = np.linspace(0, target.layer_count - 1, DRAFT_LAYERS).astype(int)
         for layer, number in zip(draft.blk, numbers, strict=True):
             _begin_as(layer, target, int(number))
     return draft
@@ -126,9 +125,3 @@ def _begin_as(layer: nn.Module, target: TargetFile, number: int) -> None:
     if target.architecture == "llama" and is_alike:
         for name, its in found.items():
             own[name].copy_(torch.from_numpy(its))
-
-
-def draft_numbers(shape: HeadShape) -> int:
-    """Return how many weights a draft of these sizes has of its own."""
-    attention = 2 * shape.heads * shape.head_size + 2 * shape.kv_heads * shape.head_size
-    return LAYERS * shape.width * (attention + 3 * shape.feed_forward)

@@ -15,8 +15,9 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from outrider.errors import InvalidConfig, StateUnavailable
-from outrider_teach.draft import LAYERS, DraftModel
+from outrider_teach.draft import DraftModel
 from outrider_teach.head import EagleHead, HeadShape
+from outrider_teach.needs import DRAFT_LAYERS
 from outrider_teach.target_weights import TargetFile
 
 _ARCHITECTURE = "eagle3"
@@ -68,7 +69,7 @@ def write_draft(
     """
     with _written(path, "llama") as writer:
         writer.add_name(f"Draft model of {target.name}")
-        _add_sizes(writer, draft.shape, target, LAYERS)
+        _add_sizes(writer, draft.shape, target, DRAFT_LAYERS)
         writer.add_file_type(_FILE_TYPES[weight_type])
         _add_tokenizer(writer, target)
         for each in target.matrices:

@@ -1,7 +1,7 @@
-"""What a student's drafts are worth on texts that it was not trained on, from what was kept of them.
+"""What a student's drafts are worth on texts that it never learned from, by what was kept of them.
 
-Greedy: a draft goes on while the student's likeliest token is the target's. At a temperature the two
-race with the same noise, as Outrider lets them, so that both choose a token the more often the
+Greedy: a draft goes on while the student's likeliest token is the target's. At a temperature both
+race with the same noise, as Outrider lets them, so that they choose a token the more often the
 nearer their distributions are. Chains follow the texts: a draft's next token counts where the text
 has what was drafted before it.
 """
