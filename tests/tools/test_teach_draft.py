@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
-from gguf import GGMLQuantizationType  # noqa: E402
+from gguf import GGMLQuantizationType, GGUFReader  # noqa: E402
 
 from outrider.engine.model import Chunk  # noqa: E402
 from outrider.kept_rows import KeptText  # noqa: E402
@@ -120,3 +121,68 @@ def test_a_taught_draft_is_accepted_by_its_target(
     assert best.greedy.accepted > before.greedy.accepted + 0.1
     assert best.sampled.accepted > before.sampled.accepted + 0.1
     assert torch.equal(training.student.output, torch.from_numpy(file.output))
+
+
+def test_a_run_that_was_interrupted_gives_the_same_draft(
+    texts: list[KeptText], folder: Path, tmp_path: Path
+) -> None:
+    whole = start(texts, folder, tmp_path / "whole", 6)
+    whole.run(lambda _: None, lambda: False)
+    for last in (2, 10**9):
+        parts = start(texts, folder, tmp_path / "parts", 6)
+        parts.run(lambda _: None, partial(is_at, parts, last))
+    assert parts.history == whole.history
+    for name, tensor in whole.student.state_dict().items():
+        assert torch.equal(tensor, parts.student.state_dict()[name]), name
+
+
+def is_at(training: Training, step: int) -> bool:
+    return training.step >= step
+
+
+def test_a_token_is_read_after_all_before_it_and_none_of_another_text(folder: Path) -> None:
+    draft = untaught(target_of(folder, "phi3"))
+    embeddings = torch.from_numpy(target_of(folder, "phi3").embeddings)
+    random = np.random.default_rng(2)
+    both = [random.integers(3, 320, n).astype(np.int32) for n in (20, 9)]
+
+    def own_rows(tokens: Sequence[NDArray[np.int32]]) -> Tensor:
+        texts = [text_of(each, 3) for each in tokens]
+        batch = batch_of(texts, windows_of(texts, draft.before), lag=draft.lag)
+        with torch.no_grad():
+            [step] = draft.steps(batch, embeddings, 1)
+        return step.own
+
+    changed = both[0].copy()
+    changed[10] += 1
+    same = torch.isclose(own_rows(both), own_rows([changed, both[1]])).all(-1).tolist()
+    assert same == [at < 10 for at in range(3, 20)] + [True] * 6
+
+
+def test_frequent_tokens_are_learned_in_each_step_and_others_by_turns(folder: Path) -> None:
+    file = target_of(folder, "phi3")
+    output = torch.from_numpy(np.tile(file.output, (40, 1)))
+    draft = DraftModel(file.head_shape(()), output, torch.arange(100, 140))
+    seen = []
+    for seed in range(2):
+        ids, matrix = draft.output_rows(np.random.default_rng(seed))
+        assert ids.tolist() == sorted(set(ids.tolist()))
+        assert set(range(100, 140)) <= set(ids.tolist())
+        assert torch.equal(matrix, output[ids].float())
+        seen.append(set(ids.tolist()))
+    assert len(seen[0] - seen[1]) > 500
+
+
+def test_a_draft_s_file_has_its_target_s_tokens_and_matrices(folder: Path, tmp_path: Path) -> None:
+    for architecture in ("gemma2", "phi3"):  # one ties its output to its embeddings
+        file, path = target_of(folder, architecture), tmp_path / "draft.gguf"
+        write_draft(path, untaught(file), file)
+        reader = GGUFReader(path)
+        for name in (name for name in file.fields if name.startswith("tokenizer.")):
+            assert reader.fields[name].contents() == file.fields[name].contents()
+        tensors = {tensor.name: tensor for tensor in reader.tensors}
+        for each in file.matrices:
+            assert tensors[each.name].tensor_type is each.tensor_type
+            assert np.array_equal(tensors[each.name].data, each.data)
+        assert ("output.weight" in tensors) == (architecture == "phi3")
+        assert tensors["blk.1.ffn_down.weight"].tensor_type is GGMLQuantizationType.Q8_0
