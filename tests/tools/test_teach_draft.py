@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 from gguf import GGMLQuantizationType, GGUFReader  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 from outrider.engine.model import Chunk  # noqa: E402
 from outrider.kept_rows import KeptText  # noqa: E402
@@ -31,7 +32,7 @@ from tests.support.tiny_heads import write_llama  # noqa: E402
 
 EXACT = "llama in f32"
 NEAR = {EXACT: 0.01, "gemma2": 0.04, "phi3": 0.04}
-"""Of a standard deviation: how near llama.cpp's logits are, in eight bits where its target's are."""
+"""Of a standard deviation: how near llama.cpp's logits are, in eight bits as its matrices are."""
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +187,17 @@ def test_a_draft_s_file_has_its_target_s_tokens_and_matrices(folder: Path, tmp_p
             assert np.array_equal(tensors[each.name].data, each.data)
         assert ("output.weight" in tensors) == (architecture == "phi3")
         assert tensors["blk.1.ffn_down.weight"].tensor_type is GGMLQuantizationType.Q8_0
+
+
+def test_a_draft_begins_with_the_first_layers_of_a_target_that_is_alike(folder: Path) -> None:
+    texts = [text_of(np.arange(3, 40, dtype=np.int32), 5)]
+    config = TrainingConfig(steps=1, drafted=60)
+    file = target_of(folder, EXACT)
+    for name, parameter in new_draft(file, texts, config).blk.named_parameters():
+        its = file.tensor(f"blk.{name}")
+        assert its is not None and np.array_equal(parameter.detach().numpy(), its)
+    other = write_llama(folder / "other.gguf", architecture="qwen2")  # whose rotation is another
+    own = new_draft(TargetFile(other), texts, config).blk[0].attn_q.weight
+    its = TargetFile(other).tensor("blk.0.attn_q.weight")
+    assert its is not None and own.shape == its.shape
+    assert not np.allclose(own.detach().numpy(), its)
