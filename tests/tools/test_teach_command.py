@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.kept_rows import Kept
+from outrider.kept_rows import HEAD_FILE, Kept, KeptSource, open_folder
 from outrider_teach import prompts
 from tests.support.commands import PATIENCE, environment, until
 from tests.support.tiny_architectures import write_architecture
@@ -95,7 +95,7 @@ def test_a_target_that_feeds_no_head_is_taught_a_draft_model(tmp_path: Path) -> 
     assert float(tried[2]) > 0.02  # untaught it is accepted of one token in a hundred
 
 
-def test_a_head_of_a_target_that_feeds_none_is_refused_before_anything_is_made(
+def test_a_kind_that_a_target_cannot_have_is_refused_before_anything_is_made(
     tmp_path: Path,
 ) -> None:
     write_architecture(tmp_path / "target.gguf", "qwen2")
@@ -103,3 +103,13 @@ def test_a_head_of_a_target_that_feeds_none_is_refused_before_anything_is_made(
     assert (code, out) == (1, "") and err.count("\n") == 1
     assert "qwen2 models do not show their layers" in err
     assert [path.name for path in tmp_path.iterdir()] == ["target.gguf"]
+
+    size = KeptSource(model="ab", layers=(), width=64, vocabulary=320)
+    open_folder(tmp_path / "rows", size)
+    state = ("--from-state", str(tmp_path / "rows"))
+    code, out, err = finished(teach(tmp_path, *state, "--watch"))
+    assert (code, out) == (1, "") and err.count("\n") == 1
+    assert "a target takes no new draft model" in err
+    code, out, err = finished(teach(tmp_path, *state, "--out", str(tmp_path / "rows" / HEAD_FILE)))
+    assert (code, out) == (1, "")
+    assert err == "outrider: out: is missing: where to write the draft model\n"
