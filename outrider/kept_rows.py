@@ -1,4 +1,4 @@
-"""A folder of what a target read and answered, from which a head is taught.
+"""A folder of what a target read and answered, from which a draft is taught.
 
 Of each token of a text: its id, what some layers read there, and the likeliest tokens after it. It
 holds what people wrote and were answered, so only its owner may read it. Whole texts are in a
@@ -47,7 +47,7 @@ class KeptSource:
     model: str
     """The digest of the target's weights, in hexadecimal digits."""
     layers: tuple[int, ...]
-    """Whose inputs they are, rising."""
+    """Whose inputs they are, rising; none of a target that does not show them."""
     width: int
     """Numbers of one layer's row."""
     vocabulary: int
@@ -57,7 +57,12 @@ class KeptSource:
     @property
     def row_bytes(self) -> int:
         """Bytes that a token takes on disk."""
-        return 2 * self.width * len(self.layers) + 6 * self.top + 4
+        return 2 * self.row_width + 6 * self.top + 4
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of a token's row."""
+        return self.width * len(self.layers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -187,24 +187,23 @@ class HiddenOutput:
     def source(self, weights: str) -> KeptSource:
         """Return whose rows are kept, of these weights; where none are, those that teach a head.
 
-        Raises InvalidConfig where the model does not show them, or its head reads others.
+        Of a model that does not show them no layers are kept. Raises InvalidConfig where its head
+        reads others.
         """
-        count = int(ll.llama_model_n_layer(self._model))
-        if self._layers is None:
-            architecture, layers = architecture_of(self._model), taught_layers(count)
-            fault = missing_functions(HeadKind.EAGLE3)
-            if not feeds_layers(architecture) or not layers:
-                fault = f"{architecture} models do not show what their layers read"
-            if fault:
+        layers = taught_layers(int(ll.llama_model_n_layer(self._model)))
+        if not feeds_layers(architecture_of(self._model)) or missing_functions(HeadKind.EAGLE3):
+            layers = ()
+        if layers:
+            if self._layers is None:
+                self.keep(layers, None)
+            layers = self._layers or ()
+            if len(layers) != 3:
+                fault = "its own draft reads other rows than EAGLE-3: add --no-own-draft"
                 raise InvalidConfig("keep-rows", fault)
-            self.keep(layers, None)
-        assert self._layers is not None
-        if len(self._layers) != 3:
-            fault = "its own draft reads other rows than EAGLE-3: add --no-own-draft"
-            raise InvalidConfig("keep-rows", fault)
-        self._are_written = True
+            self._are_written = True
+        width = int(ll.llama_model_n_embd_out(self._model))
         size = int(ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(self._model)))
-        return KeptSource(model=weights, layers=self._layers, width=self._columns, vocabulary=size)
+        return KeptSource(model=weights, layers=layers, width=width, vocabulary=size)
 
     def take(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
         """Keep the rows of what was just decoded; of a tree's nodes, which may go, none."""

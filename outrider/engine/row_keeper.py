@@ -1,4 +1,4 @@
-"""Writes down what a target decodes for its users, to teach a head from: see `kept_rows`.
+"""Writes down what a target decodes for its users, to teach a draft from: see `kept_rows`.
 
 The engine's thread copies what a decode gave and goes on; one of this module's own orders it by
 sessions, finds the likeliest tokens and writes shards. Where that does not keep up, or the disk
@@ -26,6 +26,9 @@ from outrider.engine.model import Chunk, Row
 from outrider.kept_rows import TOP, KeptSource, KeptText, drop_shards, open_folder, write_shard
 from outrider.row_window import HIDDEN_ROWS
 
+MOST_BEFORE = 512
+"""Tokens before an answer that are kept for a draft model, which reads all of a prompt: those that
+it is trained with (`outrider_teach.draft`). A head reads no more than `HIDDEN_ROWS`."""
 _MOST_WAITING = 256
 """Decodes of sessions that wait to be ordered: of a vocabulary of 150,000, 150 MB of logits."""
 _MOST_ROWS = 1024  # of a text in memory; a longer one is written in parts, which overlap
@@ -81,11 +84,11 @@ class _OpenText:
         for each in (self.tokens, self.rows, self.tops):
             del each[count:]
 
-    def kept(self) -> KeptText:
-        """Return what is certain of it: the newest rows of a prompt, and all that was answered."""
+    def kept(self, before: int) -> KeptText:
+        """Return what is certain of it: so many rows of a prompt, and all that was answered."""
         self.cut(self.certain)
         asked = next((i for i, top in enumerate(self.tops) if top is not None), len(self.tops))
-        begin = max(0, asked + 1 - HIDDEN_ROWS)
+        begin = max(0, asked + 1 - before)
         none = np.full(TOP, -1, np.int32), np.zeros(TOP, np.float16)
         tops = [top or none for top in self.tops[begin:]]
         return KeptText(
@@ -108,7 +111,8 @@ class RowKeeper:
     def __init__(self, keeping: Keeping, source: KeptSource, target: HeadTarget) -> None:
         """The target keeps its rows already. Raises InvalidConfig for a folder of another."""
         open_folder(keeping.folder, source)
-        self._keeping, self._target = keeping, target
+        self._keeping, self._source, self._target = keeping, source, target
+        self._before = HIDDEN_ROWS if source.layers else MOST_BEFORE
         self._inbox: queue.SimpleQueue[_Decoded | bytes | None] = queue.SimpleQueue()
         self._ends: dict[bytes, int] = {}  # of each session, the position after what was noted
         # From here on the thread's own.
@@ -127,7 +131,7 @@ class RowKeeper:
         count = stem_count(chunk) if chunk.parents else len(chunk.token_ids)
         wanted = max(0, chunk.row_count - (len(chunk.token_ids) - count))
         held, end = session.token_ids, chunk.position + count
-        first, rows = self._target.hidden_rows(session.sequence)
+        first, rows = self._rows(session.sequence, end)
         known = self._ends.get(session.session_id, -1)
         begin = max(first, chunk.position if known >= chunk.position else 0)
         before = held[begin : chunk.position]
@@ -144,6 +148,12 @@ class RowKeeper:
                 certain if chunk.certain is None else min(end, chunk.certain),
             )
         )
+
+    def _rows(self, sequence: int, count: int) -> tuple[int, Rows]:
+        """Return the first position with a row, and the rows; empty ones where none are kept."""
+        if self._source.layers:
+            return self._target.hidden_rows(sequence)
+        return 0, np.empty((count, 0), np.float32)
 
     def end(self, session_id: bytes) -> None:
         """Take note that nobody goes on with a session's text for now."""
@@ -191,7 +201,7 @@ class RowKeeper:
         text.certain = new.certain
         if len(text.tokens) >= _MOST_ROWS:
             self._finish(new.session_id)  # what comes next brings the newest rows again
-            self._texts[new.session_id] = _rest_of(text)
+            self._texts[new.session_id] = _rest_of(text, self._before)
 
     def _finish(self, session_id: bytes) -> None:
         text = self._texts.pop(session_id, None)
@@ -199,8 +209,9 @@ class RowKeeper:
             return
         if not self._waiting:
             self._due = time.monotonic() + _SHARD_SECONDS
-        self._waiting.append(text.kept())
-        if sum(each.rows.nbytes for each in self._waiting) >= _SHARD_BYTES:
+        self._waiting.append(text.kept(self._before))
+        count = sum(len(each.tokens) for each in self._waiting)
+        if count * self._source.row_bytes >= _SHARD_BYTES:
             self._write()
 
     def _write(self) -> None:
@@ -215,9 +226,9 @@ class RowKeeper:
             logs.warning("outrider.target", "rows not kept", detail=f"{error}", texts=len(texts))
 
 
-def _rest_of(text: _OpenText) -> _OpenText:
+def _rest_of(text: _OpenText, before: int) -> _OpenText:
     """Return the newest rows of a text, of which the answers are already kept."""
-    begin = max(0, len(text.tokens) - HIDDEN_ROWS)
+    begin = max(0, len(text.tokens) - before)
     tokens, rows = text.tokens[begin:], text.rows[begin:]
     return _OpenText(text.first + begin, text.certain, tokens, rows, [None] * len(tokens))
 

@@ -21,7 +21,7 @@ from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, Numerics
 from outrider.engine.row_keeper import Keeping, RowKeeper
 from outrider.errors import InvalidConfig
-from outrider.kept_rows import TOP, Kept, KeptSource, KeptText
+from outrider.kept_rows import TOP, Kept, KeptSource, KeptText, open_folder
 from outrider.model_service.run import open_keeper
 from outrider.row_window import HIDDEN_ROWS
 from tests.support.tiny_architectures import write_architecture
@@ -258,8 +258,27 @@ def test_rows_of_a_real_model_are_those_of_its_layers(tmp_path: Path) -> None:
     alone.close()
 
 
-def test_a_model_that_shows_no_layers_is_refused(tmp_path: Path) -> None:
+def test_of_a_model_that_shows_no_layers_all_tokens_are_kept_alone(tmp_path: Path) -> None:
+    path = write_architecture(tmp_path / "phi3.gguf", "phi3")
+    make_keeper = partial(open_keeper, keeping(tmp_path / "kept"))
+    host = EngineHost(
+        partial(load, path), HostOptions(numerics=Numerics.EXACT), make_keeper=make_keeper
+    )
+    host.start().result(20)
+    text = write_greedily(host, [3 + 37 * i % 300 for i in range(90)], 20)
+    host.stop()
+    kept = Kept(tmp_path / "kept")
+    assert (kept.source.layers, kept.source.width, kept.source.vocabulary) == ((), 64, 320)
+    [found] = kept.texts
+    assert found.first == 0 and found.tokens.tolist() == text[:-1]
+    assert found.rows.shape == (109, 0)
+    assert (found.top_ids[:89, 0] == -1).all()
+    assert found.top_ids[89:, 0].tolist() == text[90:]
+
+
+def test_a_folder_of_rows_takes_no_tokens_alone(tmp_path: Path) -> None:
+    open_folder(tmp_path / "kept", SOURCE)
     model = load(write_architecture(tmp_path / "gpt2.gguf", "gpt2"))
-    with pytest.raises(InvalidConfig, match="gpt2 models do not show what their layers read"):
+    with pytest.raises(InvalidConfig, match="rows of another model or layers"):
         open_keeper(keeping(tmp_path / "kept"), model)
     model.close()

@@ -16,24 +16,34 @@ LAYERS = (0, 1, 3)
 TOP = 8
 
 
-def write_texts(target: Path) -> list[KeptText]:
-    """Return what it writes after prompts of 12 random tokens: by two greedy, by one sampled."""
+def write_texts(target: Path, layers: tuple[int, ...] = LAYERS) -> list[KeptText]:
+    """Return what it writes after prompts of 12 random tokens: by two greedy, by one sampled.
+
+    Without layers, tokens and distributions alone.
+    """
     model = LlamaModel(
         LlamaConfig(path=target, context=256, sequence_count=1, thread_count=1, pad_multiple=1)
     )
     random = np.random.default_rng(7)
-    model.keep_rows(LAYERS)
+    if layers:
+        model.keep_rows(layers)
     found = []
     for number in range(160):
         prompt = random.integers(3, 320, 12).tolist()
-        found.append(_written(model, prompt, 52, 0.8 if number % 3 == 2 else 0.0, random))
+        temperature = 0.8 if number % 3 == 2 else 0.0
+        found.append(_written(model, prompt, 52, temperature, random, bool(layers)))
         model.truncate(0, 0)
     model.close()
     return found
 
 
 def _written(
-    model: LlamaModel, prompt: list[int], count: int, temperature: float, random: Any
+    model: LlamaModel,
+    prompt: list[int],
+    count: int,
+    temperature: float,
+    random: Any,
+    keeps_rows: bool,
 ) -> KeptText:
     """Return a text as a target keeps it: the rows, and what it would have written after each."""
     tokens, tops, logs = list(prompt), [], []
@@ -48,7 +58,8 @@ def _written(
         drawn = random.choice(len(row), p=weights / weights.sum()) if temperature else int(top[0])
         [[row]] = model.decode([Chunk(0, len(tokens), [int(drawn)], 1)])
         tokens.append(int(drawn))
-    first, rows = model.hidden_rows(0)
+    none = np.empty((len(tokens), 0), np.float32)
+    first, rows = model.hidden_rows(0) if keeps_rows else (0, none)
     assert first == 0
     unknown = len(tokens) - len(tops) - 1  # the last token's row has no distribution either
     ids = np.concatenate([np.full((unknown, TOP), -1), tops, np.full((1, TOP), -1)])

@@ -299,9 +299,18 @@ _DRAFTED = np.arange(_SPEECHLESS, len(Vocabulary().names), 2, dtype=np.int64)
 _LAYERS = (0, 1, 3)  # whose inputs are read; of a token NOW is in all of them, FAR in the others
 
 
-def write_llama(path: Path, noise: float = 0.02, now: float = 1.0, seed: int = 2) -> Path:
-    """Write a target for the heads below, in which NOW weighs as much as is said."""
-    draw, writer = _Random(seed), GGUFWriter(path, "llama")
+def write_llama(
+    path: Path,
+    noise: float = 0.02,
+    now: float = 1.0,
+    seed: int = 2,
+    architecture: str = "llama",
+) -> Path:
+    """Write a target for the heads below, in which NOW weighs as much as is said.
+
+    Of another architecture that has the same tensors it may feed none.
+    """
+    draw, writer = _Random(seed), GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_file_type(LlamaFileType.MOSTLY_Q8_0)
     _common(writer, 4)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.kept_rows import HEAD_FILE, Kept, KeptSource, open_folder
 from outrider_teach import prompts
 from tests.support.commands import PATIENCE, environment, until
 from tests.support.tiny_architectures import write_architecture
@@ -82,9 +83,33 @@ def test_it_writes_trains_exports_and_tries_and_goes_on_after_signals(tmp_path: 
     )
 
 
-def test_a_target_that_feeds_no_head_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)  # on a busy machine; else half a minute
+def test_a_target_that_feeds_no_head_is_taught_a_draft_model(tmp_path: Path) -> None:
+    write_llama(tmp_path / "target.gguf", architecture="qwen2")
+    code, out, err = finished(teach(tmp_path, "--tried", "3"))
+    assert code == 0, err
+    assert "trains    a draft model of" in out
+    kept = Kept(tmp_path / "head.gguf.work" / "rows")
+    assert kept.source.layers == () and min(text.first for text in kept.texts) == 0
+    [tried] = [row for row in map(str.split, out.splitlines()) if row[:1] == ["all"]]
+    assert float(tried[2]) > 0.02  # untaught it is accepted of one token in a hundred
+
+
+def test_a_kind_that_a_target_cannot_have_is_refused_before_anything_is_made(
+    tmp_path: Path,
+) -> None:
     write_architecture(tmp_path / "target.gguf", "qwen2")
-    code, out, err = finished(teach(tmp_path))
+    code, out, err = finished(teach(tmp_path, "--kind", "head"))
     assert (code, out) == (1, "") and err.count("\n") == 1
     assert "qwen2 models do not show their layers" in err
     assert [path.name for path in tmp_path.iterdir()] == ["target.gguf"]
+
+    size = KeptSource(model="ab", layers=(), width=64, vocabulary=320)
+    open_folder(tmp_path / "rows", size)
+    state = ("--from-state", str(tmp_path / "rows"))
+    code, out, err = finished(teach(tmp_path, *state, "--watch"))
+    assert (code, out) == (1, "") and err.count("\n") == 1
+    assert "a target takes no new draft model" in err
+    code, out, err = finished(teach(tmp_path, *state, "--out", str(tmp_path / "rows" / HEAD_FILE)))
+    assert (code, out) == (1, "")
+    assert err == "outrider: out: is missing: where to write the draft model\n"

@@ -34,7 +34,6 @@ from outrider_teach.batches import (  # noqa: E402
     packed,
     windows_of,
 )
-from outrider_teach.chain import steps_of  # noqa: E402
 from outrider_teach.export import read_head, write_head  # noqa: E402
 from outrider_teach.head import EagleHead, HeadShape  # noqa: E402
 from outrider_teach.judging import (  # noqa: E402
@@ -126,7 +125,7 @@ def test_llama_cpp_computes_what_was_trained(changed, target: Path, tmp_path: Pa
     )
     embeddings = torch.from_numpy(file.embeddings)
     with torch.no_grad():
-        steps = list(steps_of(head, batch_of([kept], windows_of([kept])), embeddings, 4))
+        steps = list(head.steps(batch_of([kept], windows_of([kept])), embeddings, 4))
         computed = [head.logits(step.own)[29].numpy() for step in steps]
     for row, logits in zip(expected, computed, strict=True):
         assert logits.std() > 0.5
@@ -145,7 +144,7 @@ def test_a_draft_sees_the_target_s_rows_up_to_its_start_and_its_own_after() -> N
         texts = [replace(kept, rows=changed), other]
         batch = batch_of(texts, windows_of(texts))
         with torch.no_grad():
-            return [step.own for step in steps_of(head, batch, embeddings, 3)]
+            return [step.own for step in head.steps(batch, embeddings, 3)]
 
     before = own_rows(kept.rows)
     changed = kept.rows.copy()
@@ -288,7 +287,7 @@ def test_a_taught_head_is_accepted_by_its_target(
     texts: list[KeptText], target: Path, tmp_path: Path
 ) -> None:
     training = start(texts, target, tmp_path / "run", steps=80, tokens=512, judged_every=40)
-    before = judge(training.head, texts[:20], embeddings_of(target))
+    before = judge(training.student, texts[:20], embeddings_of(target))
     seen = run(training)
     assert [p.step for p in seen] == list(range(1, 81))
     assert seen[-1].loss < 0.8 * seen[4].loss
@@ -296,10 +295,10 @@ def test_a_taught_head_is_accepted_by_its_target(
     assert best is not None
     assert best.greedy.accepted > before.greedy.accepted + 0.1
     assert best.sampled.accepted > before.sampled.accepted + 0.1
-    assert judge(training.head, texts[:20], embeddings_of(target)) == best
+    assert judge(training.student, texts[:20], embeddings_of(target)) == best
 
     path = tmp_path / "head.gguf"
-    write_head(path, training.head, TargetFile(target))
+    write_head(path, training.student, TargetFile(target))
     again = judge(read_head(path, TargetFile(target)), texts[:20], embeddings_of(target))
     assert again.score == pytest.approx(best.score, abs=0.02)
 
@@ -317,8 +316,8 @@ def test_a_run_that_was_interrupted_gives_the_same_head(
         training = start(texts, target, tmp_path / "parts")
         run(training, last)
     assert training.history == whole.history
-    for name, tensor in whole.head.state_dict().items():
-        assert torch.equal(tensor, training.head.state_dict()[name]), name
+    for name, tensor in whole.student.state_dict().items():
+        assert torch.equal(tensor, training.student.state_dict()[name]), name
 
 
 def test_a_killed_run_loses_what_came_after_its_checkpoint(

@@ -14,7 +14,7 @@ from torch import Tensor
 from outrider.kept_rows import KeptText
 
 LONGEST = 1024  # rows of a window; attention's scores of a batch stay below 100 MiB
-OVERLAP = 64  # rows; a later window of a text begins with them, as a head reads so many of a prompt
+OVERLAP = 64  # rows; a window begins with them, as a head reads so many of a prompt
 _HELD_OUT = 16  # one prompt in so many is held out
 
 
@@ -33,14 +33,17 @@ class Window:
         return self.stop - self.begin
 
 
-def windows_of(texts: Sequence[KeptText]) -> list[Window]:
-    """Return windows that cover what is known of the target's distributions."""
+def windows_of(texts: Sequence[KeptText], before: int = OVERLAP) -> list[Window]:
+    """Return windows that cover what is known of the target's distributions.
+
+    Each has so many rows before those that it covers, where the text has them.
+    """
     windows = []
     for number, text in enumerate(texts):
         begin = first_known(text)
-        for first in range(begin, len(text.tokens), LONGEST - OVERLAP):
-            start = max(0, first - OVERLAP)
-            stop = min(len(text.tokens), first + LONGEST - OVERLAP)
+        for first in range(begin, len(text.tokens), LONGEST - before):
+            start = max(0, first - before)
+            stop = min(len(text.tokens), first + LONGEST - before)
             windows.append(Window(number, start, max(first, start + 1), stop))
     return [window for window in windows if window.learned > 0]
 
@@ -77,6 +80,12 @@ class Grid:
     is_visible: Tensor
     """bool[windows, most drafts, most pairs]: a draft sees the pairs up to its start."""
 
+    @property
+    def is_pair(self) -> Tensor:
+        """bool[windows, most pairs]: whether one is there, and not the last one repeated."""
+        number = torch.arange(self.pairs.shape[1], device=self.pairs.device)
+        return self.pairs[:, :1] + number <= self.pairs[:, -1:]
+
     def read(self, lag: int) -> Tensor:
         """Return the pairs that drafts read as their token `lag`, as far as windows go."""
         return torch.minimum(self.starts + lag, self.ends)
@@ -91,8 +100,8 @@ class Grid:
         return np.split(figures, changes)
 
 
-def _grid(windows: Sequence[Window], device: str) -> Grid:
-    lengths = np.array([w.stop - w.start - 1 for w in windows])
+def _grid(windows: Sequence[Window], device: str, lag: int) -> Grid:
+    lengths = np.array([w.stop - w.start - lag for w in windows])
     counts = np.array([w.learned for w in windows])
     first_pairs, first_drafts = (np.cumsum(each) - each for each in (lengths, counts))
     of_window = np.repeat(np.arange(len(windows)), counts)
@@ -113,11 +122,14 @@ def _grid(windows: Sequence[Window], device: str) -> Grid:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Pairs of several windows, one after the other: [pairs, ...] each."""
+    """Pairs of several windows, one after the other: [pairs, ...] each.
+
+    For a draft model, which reads no rows, a pair is a token alone.
+    """
 
     tokens: Tensor
     rows: Tensor
-    """Of the token before each."""
+    """Of the token before each; empty ones for a draft model."""
     positions: Tensor
     """Within the window: attention sees distances alone."""
     top_ids: Tensor
@@ -127,29 +139,35 @@ class Batch:
     grid: Grid
 
 
-def batch_of(texts: Sequence[KeptText], windows: Sequence[Window], device: str = "cpu") -> Batch:
-    """Return the pairs of windows; a window's first row has no row before it, so it is no pair."""
+def batch_of(
+    texts: Sequence[KeptText], windows: Sequence[Window], device: str = "cpu", lag: int = 1
+) -> Batch:
+    """Return the pairs of windows, with the row `lag` before each; without a lag no row is read.
+
+    The first ones of a window have no row before them, so they are no pairs.
+    """
     parts = [(texts[window.text], window) for window in windows]
 
     def joined(name: str, shift: int, kind: type) -> Tensor:
-        found = [getattr(text, name)[w.start + 1 + shift : w.stop + shift] for text, w in parts]
+        found = [getattr(text, name)[w.start + lag + shift : w.stop + shift] for text, w in parts]
         return torch.from_numpy(np.concatenate(found).astype(kind)).to(device)
 
-    lengths = [np.arange(1, w.stop - w.start) for _, w in parts]
+    lengths = [np.arange(lag, w.stop - w.start) for _, w in parts]
+    following = np.concatenate([_following(*part)[lag:] for part in parts])
     return Batch(
         tokens=joined("tokens", 0, np.int64),
-        rows=joined("rows", -1, np.float16).float(),
+        rows=joined("rows", -lag, np.float16).float() if lag else torch.empty(0, device=device),
         positions=torch.from_numpy(np.concatenate(lengths)).to(device),
         top_ids=joined("top_ids", 0, np.int64),
         top_logprobs=joined("top_logprobs", 0, np.float32),
-        following=torch.from_numpy(np.concatenate([_following(*p) for p in parts])).to(device),
-        grid=_grid(windows, device),
+        following=torch.from_numpy(following).to(device),
+        grid=_grid(windows, device, lag),
     )
 
 
 def _following(text: KeptText, window: Window) -> NDArray[np.int64]:
-    after = text.tokens[window.start + 2 : window.stop + 1].astype(np.int64)
-    return np.pad(after, (0, window.stop - window.start - 1 - len(after)), constant_values=-1)
+    after = text.tokens[window.start + 1 : window.stop + 1].astype(np.int64)
+    return np.pad(after, (0, window.stop - window.start - len(after)), constant_values=-1)
 
 
 def shuffled(

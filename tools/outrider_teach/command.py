@@ -1,4 +1,4 @@
-"""The command that teaches a head for a model that has none."""
+"""The command that teaches a draft for a model that has none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,15 +35,27 @@ _OPTIONS = ModelOptions(sessions=16, numerics="native")  # nothing depends on eq
 COMMON["teach"] = {
     "Models": ("model", "out"),
     "What it learns from": ("texts", "from-state", "watch", "tokens", "disk"),
-    "Training": ("minutes", "vocabulary"),
+    "Training": ("kind", "minutes", "vocabulary"),
     "Memory and threads": ("n-gpu-layers", "ctx", "sessions", "threads"),
 }
+
+
+class Kind(Enum):
+    """What is taught."""
+
+    HEAD = "head"
+    DRAFT = "draft"
+
+    @property
+    def words(self) -> str:
+        return "a head" if self is Kind.HEAD else "a draft model"
+
 
 Out = Annotated[
     Path | None,
     typer.Option(
         metavar="GGUF",
-        help="Where to write the head.",
+        help="Where to write the head or draft model.",
         show_default="with --from-state DIR/head.gguf, where that target looks for one",
     ),
 ]
@@ -95,15 +108,24 @@ Temperatures = Annotated[
     str,
     typer.Option(metavar="T,T,...", help="To answer at, in turn.", rich_help_panel=_DATA),
 ]
+KindOf = Annotated[
+    Kind | None,
+    typer.Option(
+        help="An EAGLE-3 head, which reads the target's layers, or a draft model of two layers.",
+        rich_help_panel=_TRAINING,
+        show_default="head where the target shows its layers, else draft",
+    ),
+]
 Minutes = Annotated[float, typer.Option(help="Train no longer.", rich_help_panel=_TRAINING)]
 Vocabulary = Annotated[
     int,
     typer.Option(
-        help="Tokens that the head drafts: those that are written most.", rich_help_panel=_TRAINING
+        help="Tokens that a head drafts, or a draft model learns most: those written most.",
+        rich_help_panel=_TRAINING,
     ),
 ]
 Tried = Annotated[
-    int, typer.Option(help="Prompts to try the head with in the end.", rich_help_panel=_TRAINING)
+    int, typer.Option(help="Prompts to try it with in the end.", rich_help_panel=_TRAINING)
 ]
 Seed = Annotated[int, typer.Option(help="Of prompts, texts and training.")]
 
@@ -121,17 +143,19 @@ def teach(
     disk: Disk = "8GB",
     answer: Answer = 256,
     temperatures: Temperatures = "0,0.8",
+    kind: KindOf = None,
     minutes: Minutes = 150.0,
     vocabulary: Vocabulary = 8192,
     tried: Tried = 21,
     seed: Seed = 1,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = _OPTIONS,
 ) -> None:
-    """Teach an EAGLE-3 head that drafts for a model, from the model's own words.
+    """Teach a head that drafts for a model, from the model's own words.
 
     The target answers prompts; from what its layers read meanwhile, and from its distributions, a
-    small head learns what comes next. Then it is tried with the target, on prompts that it has not
-    seen. Stopped at any moment, the same command goes on.
+    small head learns what comes next; where it does not show them, a small draft model. Then that
+    is tried with the target, on prompts that it has not seen. Stopped at any moment, the same
+    command goes on.
     """
     from outrider_cli.services.pair import choose_target
 
@@ -152,6 +176,7 @@ def teach(
             most_bytes=_read_disk(disk),
             answer=answer,
             temperatures=_read_temperatures(temperatures),
+            kind=kind,
             minutes=minutes,
             drafted=vocabulary,
             tried=tried,
@@ -178,6 +203,8 @@ class _Asked:
     most_bytes: int
     answer: int
     temperatures: tuple[float, ...]
+    kind: Kind | None
+    """None: a head if the target feeds one."""
     minutes: float
     drafted: int
     tried: int
@@ -192,6 +219,7 @@ class _Asked:
             "texts": [str(path) for path in self.texts],
             "from-state": str(self.from_state or ""),
             "temperatures": self.temperatures,
+            "kind": self.kind and self.kind.value,
             "vocabulary": self.drafted,
             "seed": self.seed,
         }
@@ -204,6 +232,7 @@ class _Plan:
     asked: _Asked
     target: TargetFile
     layers: tuple[int, ...]
+    """Those that a head reads; none: a draft model is taught."""
     needs: Needs
     folder: WorkFolder
     writing: Writing
@@ -215,7 +244,7 @@ class _Plan:
 
     @property
     def training(self) -> TrainingConfig:
-        """How the head is trained, in as many steps as are possible."""
+        """How it is trained, in as many steps as are possible."""
         from outrider_teach.training import TrainingConfig
 
         return TrainingConfig(steps=1 << 30, drafted=self.asked.drafted, seed=self.asked.seed)
@@ -235,13 +264,13 @@ def _check_torch() -> None:
 
 
 def _place(out: Path | None, from_state: Path | None, watch: bool) -> Path:
-    """Return where the head is to be written."""
+    """Return where the head or draft is to be written."""
     from outrider.kept_rows import HEAD_FILE
 
     if watch and from_state is None:
         raise typer.BadParameter("--watch needs --from-state, the --keep-rows of a served target")
     if out is None and from_state is None:
-        raise typer.BadParameter("--out is missing: where to write the head")
+        raise typer.BadParameter("--out is missing: where to write it")
     return out or (from_state or Path()) / HEAD_FILE
 
 
@@ -291,10 +320,10 @@ def _plan(asked: _Asked) -> _Plan:
     from outrider_teach.work_folder import WorkFolder
 
     target = TargetFile(asked.model)
-    layers = _layers(asked, target)
-    target.check_feeds(layers)
+    kept = _kept_layers(asked, target)
+    layers = _layers(asked, target, kept)
     prompts, count = _prompts(asked)
-    needs = _needs(asked, target, layers)
+    needs = _needs(asked, target, kept, layers)
     _check_room(asked, needs)
     if not asked.out.absolute().parent.is_dir():
         from outrider.errors import InvalidConfig
@@ -307,17 +336,14 @@ def _plan(asked: _Asked) -> _Plan:
     )
 
 
-def _layers(asked: _Asked, target: TargetFile) -> tuple[int, ...]:
-    """Return the layers that the head reads: those of the rows that there are, or a choice."""
-    from outrider.engine.heads import taught_layers
+def _kept_layers(asked: _Asked, target: TargetFile) -> tuple[int, ...]:
+    """Return the layers whose rows there are, or will be; none where the target shows none."""
+    from outrider.engine.heads import feeds_layers, taught_layers
     from outrider.errors import InvalidConfig
     from outrider.kept_rows import Kept
 
     if asked.from_state is None:
-        layers = taught_layers(int(target.number("block_count")))
-        if not layers:
-            raise InvalidConfig("model", f"{asked.model} has too few layers to feed a head")
-        return layers
+        return taught_layers(target.layer_count) if feeds_layers(target.architecture) else ()
     try:
         source = Kept(asked.from_state).source
     except InvalidConfig as error:
@@ -325,6 +351,24 @@ def _layers(asked: _Asked, target: TargetFile) -> tuple[int, ...]:
     if (source.width, source.vocabulary) != (target.width, target.vocabulary):
         raise InvalidConfig("from-state", f"{asked.from_state} has rows of another model")
     return source.layers
+
+
+def _layers(asked: _Asked, target: TargetFile, kept: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those of the kept layers that are read: all by a head, none by a draft model."""
+    from outrider.errors import InvalidConfig
+    from outrider.kept_rows import HEAD_FILE
+
+    if asked.kind is not Kind.DRAFT and kept:
+        target.check_feeds(kept)
+        return kept
+    if asked.kind is Kind.HEAD:
+        target.check_feeds((0,))
+        raise InvalidConfig("kind", f"a head reads rows, and there are none of {asked.model}")
+    if asked.watches:
+        raise InvalidConfig("kind", "--watch teaches heads: a target takes no new draft model")
+    if asked.from_state is not None and asked.out == asked.from_state / HEAD_FILE:
+        raise InvalidConfig("out", "is missing: where to write the draft model")
+    return ()
 
 
 def _prompts(asked: _Asked) -> tuple[PromptAt, int | None]:
@@ -337,19 +381,21 @@ def _prompts(asked: _Asked) -> tuple[PromptAt, int | None]:
     return own(found, asked.seed), len(found)
 
 
-def _needs(asked: _Asked, target: TargetFile, layers: tuple[int, ...]) -> Needs:
+def _needs(
+    asked: _Asked, target: TargetFile, kept: tuple[int, ...], layers: tuple[int, ...]
+) -> Needs:
     from outrider.kept_rows import KeptSource
-    from outrider_teach.needs import Needs, TargetSizes, head_numbers
+    from outrider_teach.needs import Needs, TargetSizes, draft_numbers, head_numbers
 
     shape = target.head_shape(layers)
-    source = KeptSource(model="", layers=layers, width=target.width, vocabulary=target.vocabulary)
+    source = KeptSource(model="", layers=kept, width=target.width, vocabulary=target.vocabulary)
     trained = int(target.number("context_length"))
     usual = min(_CONTEXT, trained) if trained else _CONTEXT
     drafted = min(asked.drafted, target.vocabulary)
     return Needs(
         target=TargetSizes(
             name=target.name,
-            layers=int(target.number("block_count")),
+            layers=target.layer_count,
             width=target.width,
             vocabulary=target.vocabulary,
             file_bytes=asked.model.stat().st_size,
@@ -360,7 +406,9 @@ def _needs(asked: _Asked, target: TargetFile, layers: tuple[int, ...]) -> Needs:
         most_bytes=asked.most_bytes,
         sessions=asked.engine.sessions,
         context=asked.engine.context or usual,
-        head_numbers=head_numbers(shape, drafted),
+        student=(Kind.HEAD if layers else Kind.DRAFT).words,
+        numbers=head_numbers(shape, drafted) if layers else draft_numbers(shape),
+        matrices=1 if layers or not target.has_output else 2,
         drafted=drafted,
     )
 
@@ -460,7 +508,7 @@ def _train(plan: _Plan, progress: Progress) -> None:
     texts, held_out = split(kept.texts)
     lesson = Lesson(
         target=plan.target,
-        layers=kept.source.layers,
+        layers=plan.layers,
         texts=texts,
         held_out=held_out,
         folder=plan.folder.training,
@@ -507,7 +555,7 @@ def _watch(plan: _Plan, progress: Progress) -> None:
 def _try(plan: _Plan, progress: Progress) -> None:
     from outrider_cli.screen import note
     from outrider_teach.prompts import bundled
-    from outrider_teach.trying import held_out_prompts, lines_of, table, try_head
+    from outrider_teach.trying import held_out_prompts, lines_of, table, try_draft
 
     asked, writing = plan.asked, plan.writing
     prompts = held_out_prompts(writing.prompts, asked.tried, writing.prompt_count)
@@ -516,7 +564,7 @@ def _try(plan: _Plan, progress: Progress) -> None:
         prompts = held_out_prompts(bundled(asked.seed), asked.tried, None)
     options = replace(asked.engine, context=plan.needs.context, sessions=1)
     target = replace(writing.target, options=options)
-    work = try_head(target, asked.out, prompts, asked.temperatures, progress)
+    work = try_draft(target, asked.out, prompts, asked.temperatures, progress)
     print("", *table(lines_of(asyncio.run(work))), "", sep="\n", flush=True)
 
 

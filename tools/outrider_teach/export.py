@@ -1,9 +1,10 @@
-"""Writes a head as a GGUF file that llama.cpp loads as `draft-eagle3`, and reads one back."""
+"""Writes what was taught as a GGUF file that llama.cpp loads as a draft, and reads a head back."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from outrider.errors import InvalidConfig, StateUnavailable
+from outrider_teach.draft import DraftModel
 from outrider_teach.head import EagleHead, HeadShape
+from outrider_teach.needs import DRAFT_LAYERS
 from outrider_teach.target_weights import TargetFile
 
 _ARCHITECTURE = "eagle3"
@@ -37,10 +40,13 @@ def write_head(
 
     Raises StateUnavailable where it cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        writer = GGUFWriter(part, _ARCHITECTURE)
-        _add_keys(writer, head.shape, target)
+    shape = head.shape
+    with _written(path, _ARCHITECTURE) as writer:
+        writer.add_name(f"EAGLE-3 head of {target.name}")
+        _add_sizes(writer, shape, target, 1)
+        writer.add_array(f"{_ARCHITECTURE}.target_layers", list(shape.layers))
+        writer.add_uint32(f"{_ARCHITECTURE}.target_hidden_size", shape.width)
+        writer.add_bool(f"{_ARCHITECTURE}.norm_before_residual", shape.norm_before_residual)
         writer.add_file_type(_FILE_TYPES[weight_type])
         _add_tokenizer(writer, target)
         for name, tensor in _tensors(head):
@@ -49,6 +55,36 @@ def write_head(
         if len(drafted) < target.vocabulary:
             # Ids themselves, where the files of EAGLE-3's authors have differences.
             writer.add_tensor("d2t", drafted, raw_dtype=GGMLQuantizationType.I64)
+
+
+def write_draft(
+    path: Path,
+    draft: DraftModel,
+    target: TargetFile,
+    weight_type: GGMLQuantizationType = GGMLQuantizationType.Q8_0,
+) -> None:
+    """Write a draft model for a target, with that one's matrices as they are in its file.
+
+    Raises StateUnavailable where it cannot be written.
+    """
+    with _written(path, "llama") as writer:
+        writer.add_name(f"Draft model of {target.name}")
+        _add_sizes(writer, draft.shape, target, DRAFT_LAYERS)
+        writer.add_file_type(_FILE_TYPES[weight_type])
+        _add_tokenizer(writer, target)
+        for each in target.matrices:
+            writer.add_tensor(each.name, each.data, raw_dtype=each.tensor_type)
+        for name, parameter in draft.named_parameters():
+            _add_tensor(writer, name, parameter.detach().float().cpu().numpy(), weight_type)
+
+
+@contextmanager
+def _written(path: Path, architecture: str) -> Iterator[GGUFWriter]:
+    """Give a file's writer; the file is there when it is whole."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        writer = GGUFWriter(part, architecture)
+        yield writer
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -59,11 +95,10 @@ def write_head(
         raise StateUnavailable(f"cannot write {path}: {error.strerror}") from None
 
 
-def _add_keys(writer: GGUFWriter, shape: HeadShape, target: TargetFile) -> None:
-    writer.add_name(f"EAGLE-3 head of {target.name}")
+def _add_sizes(writer: GGUFWriter, shape: HeadShape, target: TargetFile, layers: int) -> None:
     writer.add_context_length(int(target.number("context_length", 4096)))
     writer.add_embedding_length(shape.width)
-    writer.add_block_count(1)
+    writer.add_block_count(layers)
     writer.add_feed_forward_length(shape.feed_forward)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
@@ -73,13 +108,10 @@ def _add_keys(writer: GGUFWriter, shape: HeadShape, target: TargetFile) -> None:
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(shape.epsilon)
     writer.add_vocab_size(target.vocabulary)
-    writer.add_array(f"{_ARCHITECTURE}.target_layers", list(shape.layers))
-    writer.add_uint32(f"{_ARCHITECTURE}.target_hidden_size", shape.width)
-    writer.add_bool(f"{_ARCHITECTURE}.norm_before_residual", shape.norm_before_residual)
 
 
 def _add_tokenizer(writer: GGUFWriter, target: TargetFile) -> None:
-    """Copy the target's tokens: a head that has others is refused."""
+    """Copy the target's tokens: a head or draft that has others is refused."""
     for name, field in target.fields.items():
         if not name.startswith("tokenizer.ggml."):
             continue

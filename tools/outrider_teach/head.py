@@ -8,14 +8,17 @@ pairs of neighbouring values, as llama.cpp does for EAGLE-3 whatever the target 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outrider.errors import InvalidConfig
+from outrider_teach.batches import OVERLAP, Batch
+from outrider_teach.student import Step, Student
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,33 +63,31 @@ class Seen:
     values: Tensor
 
 
-class EagleHead(nn.Module):
-    """The head's own weights; parameters are named as its file's tensors are, but for `fc`.
+class EagleHead(Student):
+    """The head's own weights; parameters are named as its file's tensors are."""
 
-    `drafted` are the ids that it has logits of, in rising order.
-    """
+    lag, before = 1, OVERLAP
 
     def __init__(self, shape: HeadShape, drafted: Tensor) -> None:
         super().__init__()
         self.shape = shape
         width, size = shape.width, shape.head_size
-        self.fc = _linear(shape.row_width, width)
+        self.fc = linear(shape.row_width, width)
         self.attn_norm = Norm(width, shape.epsilon)
         self.attn_norm_2 = Norm(width, shape.epsilon)
-        self.attn_q = _linear(2 * width, shape.heads * size)
-        self.attn_k = _linear(2 * width, shape.kv_heads * size)
-        self.attn_v = _linear(2 * width, shape.kv_heads * size)
-        self.attn_output = _linear(shape.heads * size, width)
+        self.attn_q = linear(2 * width, shape.heads * size)
+        self.attn_k = linear(2 * width, shape.kv_heads * size)
+        self.attn_v = linear(2 * width, shape.kv_heads * size)
+        self.attn_output = linear(shape.heads * size, width)
         self.ffn_norm = Norm(width, shape.epsilon)
-        self.ffn_gate = _linear(width, shape.feed_forward)
-        self.ffn_up = _linear(width, shape.feed_forward)
-        self.ffn_down = _linear(shape.feed_forward, width)
+        self.ffn_gate = linear(width, shape.feed_forward)
+        self.ffn_up = linear(width, shape.feed_forward)
+        self.ffn_down = linear(shape.feed_forward, width)
         self.output_norm = Norm(width, shape.epsilon)
-        self.output = _linear(width, len(drafted))
+        self.output = linear(width, len(drafted))
         self.register_buffer("drafted", drafted.long())
         self.register_buffer("row_scale", torch.ones(shape.row_width))
 
-    drafted: Tensor
     row_scale: Tensor
     """What each number of a row is multiplied with before `fc`: their sizes differ by thousands."""
 
@@ -109,6 +110,30 @@ class EagleHead(nn.Module):
                 parameter.copy_(its[name] * (other.row_scale / self.row_scale))
             else:
                 parameter.copy_(its[name])
+
+    def steps(self, batch: Batch, embeddings: Tensor, count: int) -> Iterator[Step]:
+        """Yield steps as it drafts in service, each on its own last rows: training-time test.
+
+        A draft sees the target's rows up to its start, and its own after.
+        """
+        fused = self.fused(batch.rows)
+        embedded = embeddings[batch.tokens].to(fused.dtype)
+        joined, residual = self.joined(embedded, fused)
+        grid = batch.grid
+        first = _padded(self.seen(joined, batch.positions), grid.pairs)
+        at = grid.starts
+        joined, residual = joined[at], residual[at]
+        chained: list[Seen] = []
+        for lag in range(1, count + 1):
+            queries = self.queries(joined, batch.positions[at])[grid.drafts]
+            found = attended(queries, first, chained, grid.is_visible).flatten(0, 1)
+            step = Step(self.finished(residual, found[grid.places]), at, grid.is_inside(lag - 1))
+            yield step
+            if lag == count:
+                return
+            at = grid.read(lag)
+            joined, residual = self.joined(embedded[at], step.own)
+            chained.append(_padded(self.seen(joined, batch.positions[at]), grid.drafts))
 
     def fused(self, rows: Tensor) -> Tensor:
         """Return g of the target's rows: [n, row width] -> [n, width]."""
@@ -140,12 +165,21 @@ class EagleHead(nn.Module):
         normed = self.ffn_norm(x)
         return x + self.ffn_down(F.silu(self.ffn_gate(normed)) * self.ffn_up(normed))
 
+    def output_rows(self, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+        return self.drafted, self.output.weight
+
+    def normed(self, own: Tensor) -> Tensor:
+        return self.output_norm(own)
+
     def logits(self, own: Tensor) -> Tensor:
-        """Return the logits of the drafted ids: [n, drafted]."""
         return self.output(self.output_norm(own))
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
+def _padded(seen: Seen, at: Tensor) -> Seen:
+    return Seen(seen.keys[at], seen.values[at])
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
     layer = nn.Linear(inputs, outputs, bias=False)
     nn.init.normal_(layer.weight, std=0.5 * inputs**-0.5)
     return layer

@@ -1,7 +1,7 @@
-"""What a head's drafts are worth on texts that it was not trained on, from what was kept of them.
+"""What a student's drafts are worth on texts that it never learned from, by what was kept of them.
 
-Greedy: a draft goes on while the head's likeliest token is the target's. At a temperature the two
-race with the same noise, as Outrider lets them, so that both choose a token the more often the
+Greedy: a draft goes on while the student's likeliest token is the target's. At a temperature both
+race with the same noise, as Outrider lets them, so that they choose a token the more often the
 nearer their distributions are. Chains follow the texts: a draft's next token counts where the text
 has what was drafted before it.
 """
@@ -15,19 +15,19 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
 from outrider.kept_rows import KeptText
 from outrider_teach.batches import Batch, batch_of, packed, windows_of
-from outrider_teach.chain import Step, steps_of
-from outrider_teach.head import EagleHead
+from outrider_teach.student import Step, Student
 
 POSITIONS = 5  # of a draft, that are judged
 LENGTH = 3  # tokens of a draft in `accepted`; llama-server's default
 TEMPERATURE = 0.8
 _SIZE = 4096  # learned rows of a batch
-_ROWS = 1024  # of logits at once: 32 MiB of 8,192
+_LOGITS = 1 << 23  # that are in memory at once: 32 MiB
 _INCHES = (7.0, 4.2)
 _DOTS = 150
 
@@ -44,7 +44,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A head's acceptance on held-out texts."""
+    """A student's acceptance on held-out texts."""
 
     greedy: Acceptance
     sampled: Acceptance
@@ -76,22 +76,22 @@ class _Drafts:
     """Drafts that start one after the other along a text: [drafts, positions] each."""
 
     right: NDArray[np.float32]
-    """1 where the head's likeliest token is the target's."""
+    """1 where the student's likeliest token is the target's."""
     same: NDArray[np.float32]
     """How likely both choose the same token."""
     follows: NDArray[np.float32]
-    """How likely the head chooses the text's token where the target does."""
+    """How likely the student chooses the text's token where the target does."""
 
 
 @torch.no_grad()
-def judge(head: EagleHead, texts: Sequence[KeptText], embeddings: Tensor) -> Judgement:
-    """Return what a head's drafts along these texts are worth."""
-    windows = windows_of(texts)
+def judge(student: Student, texts: Sequence[KeptText], embeddings: Tensor) -> Judgement:
+    """Return what a student's drafts along these texts are worth."""
+    windows = windows_of(texts, student.before)
     found: list[_Drafts] = []
     order = np.argsort([window.learned for window in windows], kind="stable")
     for part in packed(windows, order, _SIZE):
-        batch = batch_of(texts, part, str(embeddings.device))
-        found += _drafts(head, batch, embeddings)
+        batch = batch_of(texts, part, str(embeddings.device), student.lag)
+        found += _drafts(student, batch, embeddings)
     right, same = (np.concatenate([getattr(d, n) for d in found]) for n in ("right", "same"))
     follows = np.concatenate([d.follows for d in found])
     return Judgement(
@@ -101,30 +101,38 @@ def judge(head: EagleHead, texts: Sequence[KeptText], embeddings: Tensor) -> Jud
     )
 
 
-def _drafts(head: EagleHead, batch: Batch, embeddings: Tensor) -> list[_Drafts]:
+def _drafts(student: Student, batch: Batch, embeddings: Tensor) -> list[_Drafts]:
     """Return the drafts in each window of a batch of which every position can be judged."""
     steps = [
-        torch.cat([_figures(head, batch, step, at) for at in _parts(len(step.at))])
-        for step in steps_of(head, batch, embeddings, POSITIONS)
+        torch.cat([_figures(student, batch, step, at) for at in _parts(step, student)])
+        for step in student.steps(batch, embeddings, POSITIONS)
     ]
     found = batch.grid.by_window(torch.stack(steps, 1).cpu().numpy())
+    if len(steps) == 1:
+        found = [_followed(each[:, 0]) for each in found if len(each) >= POSITIONS]
     known = [each[np.isfinite(each).all((1, 2))] for each in found]
     return [_Drafts(each[..., 0], each[..., 1], each[..., 2]) for each in known]
 
 
-def _parts(count: int) -> list[slice]:
-    return [slice(at, at + _ROWS) for at in range(0, count, _ROWS)]
+def _followed(figures: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return figures of drafts whose later steps are the first ones of drafts that start later."""
+    return sliding_window_view(figures, POSITIONS, 0).swapaxes(1, 2)
 
 
-def _figures(head: EagleHead, batch: Batch, step: Step, part: slice) -> Tensor:
+def _parts(step: Step, student: Student) -> list[slice]:
+    size = max(1, _LOGITS // len(student.drafted))
+    return [slice(at, at + size) for at in range(0, len(step.at), size)]
+
+
+def _figures(student: Student, batch: Batch, step: Step, part: slice) -> Tensor:
     """Return right, same and follows, not a number where the target's distribution is unknown."""
     at = step.at[part]
     ids = batch.top_ids[at]
-    logits = head.logits(step.own[part]).float()
-    right = head.drafted[logits.argmax(-1)] == ids[:, 0]
+    logits, drafted = student.logits(step.own[part]).float(), student.drafted
+    right = drafted[logits.argmax(-1)] == ids[:, 0]
     p = torch.softmax(batch.top_logprobs[at].float() / TEMPERATURE, -1)
-    places = torch.searchsorted(head.drafted, ids).clamp(max=len(head.drafted) - 1)
-    is_drafted = head.drafted[places] == ids
+    places = torch.searchsorted(drafted, ids).clamp(max=len(drafted) - 1)
+    is_drafted = drafted[places] == ids
     q = torch.softmax(logits / TEMPERATURE, -1).gather(1, places) * is_drafted
     both = chosen_by_both(p, q)
     is_text = ids == batch.following[at][:, None]

@@ -42,20 +42,25 @@ class _Distance(torch.autograd.Function):
         ctx: Any, rows: Tensor, matrix: Tensor, places: Tensor, chances: Tensor, variation: float
     ) -> Tensor:
         total = rows.new_zeros(())
-        of_rows, of_matrix = torch.empty_like(rows), torch.zeros_like(matrix)
+        is_learned = ctx.needs_input_grad[1]  # a draft model's matrix is its target's
+        of_rows = torch.empty_like(rows)
+        of_matrix = torch.zeros_like(matrix) if is_learned else None
         for at in range(0, len(rows), _ROWS):
             part, its = slice(at, at + _ROWS), rows[at : at + _ROWS]
             value, slope = _slope(its @ matrix.T, places[part], chances[part], variation)
             total += value
             torch.mm(slope, matrix, out=of_rows[part])
-            of_matrix.addmm_(slope.T, its)
+            if of_matrix is not None:
+                of_matrix.addmm_(slope.T, its)
         ctx.save_for_backward(of_rows, of_matrix)
         return total
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         of_rows, of_matrix = ctx.saved_tensors
-        return of_rows * slopes[0], of_matrix * slopes[0], None, None, None
+        slope = slopes[0]
+        of_matrix = None if of_matrix is None else of_matrix * slope
+        return of_rows * slope, of_matrix, None, None, None
 
 
 def _slope(

@@ -1,4 +1,4 @@
-"""What teaching a head takes: bytes of disk and memory, before anything is begun."""
+"""What teaching takes: bytes of disk and memory, before anything is begun."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _KEPT_ROWS = 36  # of the target's width, that a step keeps of a token for its g
 _LOGIT_ROWS = 4096  # of the drafted tokens, that are in memory at once
 _PROMPT_ROWS = 48  # of a prompt that are kept beside its answer, of at most 64
 _ANSWER = 130  # tokens of an answer on average, of at most 256: measured with SmolLM2-135M
+DRAFT_LAYERS = 2  # of a draft model
 _F32, _F16 = 4, 2  # bytes
 _COPIES = 4  # of a head's weights in training: gradients, and two means of them, beside themselves
 _SERVICES = 450_000_000
@@ -51,10 +52,14 @@ class Needs:
     sessions: int
     context: int
     """Tokens of a session."""
-    head_numbers: int
-    """Weights of the head."""
+    student: str
+    """What is taught, in words: a head, say."""
+    numbers: int
+    """Its weights that are learned."""
+    matrices: int
+    """Of the target's tokens, that it computes with: embeddings, and a model the output, too."""
     drafted: int
-    """Tokens that the head drafts."""
+    """Tokens that it learns in each step."""
 
     @property
     def row_disk(self) -> int:
@@ -64,8 +69,8 @@ class Needs:
 
     @property
     def disk(self) -> int:
-        """Bytes of the folder of work, and of the head's file."""
-        return self.row_disk + _CHECKPOINTS * _F32 * self.head_numbers
+        """Bytes of the folder of work, and of the file that comes out."""
+        return self.row_disk + _CHECKPOINTS * _F32 * self.numbers
 
     @property
     def writing_memory(self) -> int:
@@ -78,10 +83,10 @@ class Needs:
 
     @property
     def training_memory(self) -> int:
-        """Bytes while the head is trained: the rows are mapped, and need none of their own."""
-        embeddings = _F16 * self.target.vocabulary * self.target.width
+        """Bytes while it is trained: the rows are mapped, and need none of their own."""
+        matrices = self.matrices * _F16 * self.target.vocabulary * self.target.width
         step = _F32 * (_STEP_TOKENS * _KEPT_ROWS * self.target.width + _LOGIT_ROWS * self.drafted)
-        return (1 + _COPIES) * _F32 * self.head_numbers + embeddings + step + _TRAINER
+        return (1 + _COPIES) * _F32 * self.numbers + matrices + step + _TRAINER
 
     @property
     def memory(self) -> int:
@@ -101,7 +106,7 @@ class Needs:
             f"target    {target.name}: {target.layers} layers of {target.width}, "
             f"{target.vocabulary:,} tokens",
             *(writing if self.tokens else [f"memory    {training}, beside the rows"]),
-            f"trains    a head of {self.head_numbers / 1e6:.1f} million weights that drafts "
+            f"trains    {self.student} of {self.numbers / 1e6:.1f} million weights that drafts "
             f"{self.drafted:,} tokens, on {device}, for {duration(60 * minutes)} at most",
         ]
 
@@ -111,6 +116,12 @@ def head_numbers(shape: HeadShape, drafted: int) -> int:
     width, size = shape.width, shape.head_size
     attention = 2 * width * size * (shape.heads + 2 * shape.kv_heads) + shape.heads * size * width
     return (shape.row_width + 3 * shape.feed_forward + drafted) * width + attention
+
+
+def draft_numbers(shape: HeadShape) -> int:
+    """Return how many weights a draft model of these sizes has of its own."""
+    attention = 2 * shape.head_size * (shape.heads + shape.kv_heads)
+    return DRAFT_LAYERS * shape.width * (attention + 3 * shape.feed_forward)
 
 
 def show_bytes(count: float) -> str:

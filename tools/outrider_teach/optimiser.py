@@ -1,4 +1,4 @@
-"""Muon for the matrices of a head, AdamW for the rest."""
+"""Muon for the matrices of a student, AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def pace(step: int, steps: int) -> float:
 
 
 class Optimiser:
-    """Steps of a head's weights by their gradients."""
+    """Steps of a student's weights by their gradients."""
 
-    def __init__(self, head: nn.Module, rate: float = 1.0) -> None:
+    def __init__(self, student: nn.Module, rate: float = 1.0) -> None:
         self.step_count = 0
         self._rate = rate
-        self._parameters = {n: p for n, p in head.named_parameters() if p.requires_grad}
+        self._parameters = {n: p for n, p in student.named_parameters() if p.requires_grad}
         self._momenta = {n: torch.zeros_like(p) for n, p in self._parameters.items()}
         self._squares = {
             n: torch.zeros_like(p) for n, p in self._parameters.items() if not _is_turned(n, p)

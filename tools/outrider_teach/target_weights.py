@@ -59,6 +59,10 @@ class TargetFile:
         return int(self.number("embedding_length"))
 
     @property
+    def layer_count(self) -> int:
+        return int(self.number("block_count"))
+
+    @property
     def vocabulary(self) -> int:
         """Tokens that its matrices have."""
         return int(self._tensors["token_embd.weight"].shape[1])
@@ -102,10 +106,29 @@ class TargetFile:
     @cached_property
     def embeddings(self) -> NDArray[np.float16]:
         """Of all tokens: [vocabulary, width]."""
+        return self._matrix("token_embd.weight")
+
+    @cached_property
+    def output(self) -> NDArray[np.float16]:
+        """What gives the logits of all tokens: [vocabulary, width]."""
+        return self._matrix("output.weight") if self.has_output else self.embeddings
+
+    @property
+    def has_output(self) -> bool:
+        """Whether its output matrix is another one than its embeddings."""
+        return "output.weight" in self._tensors
+
+    @property
+    def matrices(self) -> list[ReaderTensor]:
+        """Both, or the only one, as they are in its file."""
+        names = ("token_embd.weight", "output.weight")
+        return [self._tensors[name] for name in names if name in self._tensors]
+
+    def _matrix(self, name: str) -> NDArray[np.float16]:
         found = np.empty((self.vocabulary, self.width), np.float16)
         for first in range(0, self.vocabulary, _ROWS):
             at = np.arange(first, min(first + _ROWS, self.vocabulary))
-            found[at] = self._rows(self._tensors["token_embd.weight"], at)
+            found[at] = self._rows(self._tensors[name], at)
         return found
 
     def output_rows(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Teaches a head from a folder of kept rows, and writes its file."""
+"""Teaches a head or a draft model from a folder of kept rows, and writes its file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from outrider.errors import InvalidConfig
 from outrider.kept_rows import KeptText
 from outrider_cli.screen import Progress as Screen
 from outrider_teach.batches import is_held_out
-from outrider_teach.export import write_head
+from outrider_teach.draft import DraftModel, new_draft
+from outrider_teach.export import write_draft, write_head
 from outrider_teach.head import EagleHead
 from outrider_teach.judging import Judgement, curve, draw_curve, judge
+from outrider_teach.student import Student
 from outrider_teach.target_weights import TargetFile
 from outrider_teach.training import Progress, Training, TrainingConfig, new_head
 from outrider_teach.work_progress import WorkProgress
@@ -32,11 +34,11 @@ _MOST_JUDGED = 24_000  # tokens of held-out texts that heads are judged by: a mi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """What a head is taught from, and where it is kept meanwhile."""
+    """What is taught, from what, and where it is kept meanwhile."""
 
     target: TargetFile
     layers: tuple[int, ...]
-    """Of the target, whose rows are kept."""
+    """Of the target, whose rows a head reads; none: a draft model is taught."""
     texts: Sequence[KeptText]
     held_out: Sequence[KeptText]
     """What it is judged by; no prompt of these is in `texts`."""
@@ -45,7 +47,7 @@ class Lesson:
     config: TrainingConfig
     """Its steps are those that are possible."""
     start: EagleHead | None = None
-    """What it goes on from; None: it begins anew."""
+    """What a head goes on from; None: it begins anew."""
 
     @property
     def device(self) -> str:
@@ -54,7 +56,7 @@ class Lesson:
 
 
 class Teaching:
-    """A head that is being taught."""
+    """A student that is being taught."""
 
     def __init__(self, lesson: Lesson) -> None:
         """Raises InvalidConfig where there are too few texts."""
@@ -63,29 +65,35 @@ class Teaching:
         if not self._texts or not self._held_out:
             count = len(self._texts) + len(self._held_out)
             raise InvalidConfig("tokens", f"{count} texts are too few: write more (--tokens)")
+        self.student = self._new().to(lesson.device)
+        self._embeddings = torch.from_numpy(lesson.target.embeddings).to(lesson.device)
+
+    def _new(self) -> Student:
+        lesson = self._lesson
+        if not lesson.layers:
+            return new_draft(lesson.target, self._texts, lesson.config)
         head = new_head(lesson.target, lesson.layers, self._texts, lesson.config)
         if lesson.start is not None:
             head.begin_as(lesson.start)
-        self.head = head.to(lesson.device)
-        self._embeddings = torch.from_numpy(lesson.target.embeddings).to(lesson.device)
+        return head
 
-    def judge(self, head: EagleHead) -> Judgement:
-        """Return what a head's drafts are worth on the held-out texts."""
-        return judge(head.to(self._lesson.device), self._held_out, self._embeddings)
+    def judge(self, student: Student) -> Judgement:
+        """Return what a student's drafts are worth on the held-out texts."""
+        return judge(student.to(self._lesson.device), self._held_out, self._embeddings)
 
     def steps_of(self, minutes: float) -> tuple[int, float]:
         """Return how many steps fit the time, and the seconds of one with its share of judging.
 
-        They are timed with a copy of the head, which is thrown away.
+        They are timed with a copy of the student, which is thrown away.
         """
         config = self._lesson.config
         begin = monotonic()
-        self.judge(self.head)
+        self.judge(self.student)
         judged = monotonic() - begin
         times = []
         with tempfile.TemporaryDirectory(dir=self._lesson.folder) as folder:
             probe = self._training(
-                copy.deepcopy(self.head), replace(config, judged_every=2**31), Path(folder)
+                copy.deepcopy(self.student), replace(config, judged_every=2**31), Path(folder)
             )
             probe.run(lambda _: times.append(monotonic()), lambda: len(times) > _PROBED)
         if len(times) < 2:
@@ -96,13 +104,13 @@ class Teaching:
         return max(1, min(wanted, int(60 * minutes / seconds))), seconds
 
     def run(self, steps: int, screen: Screen) -> bool:
-        """Teach the head, from its last checkpoint on; return whether it came to the end.
+        """Teach the student, from its last checkpoint on; return whether it came to the end.
 
         Ctrl-C and SIGTERM stop it after a step, with a checkpoint.
         """
         config = self._lesson.config
         config = replace(config, steps=steps, judged_every=min(config.judged_every, steps))
-        training = self._training(self.head, config, self._lesson.folder)
+        training = self._training(self.student, config, self._lesson.folder)
         progress = WorkProgress("training", steps, screen, training.step, "steps")
 
         def report(at: Progress) -> None:
@@ -116,12 +124,15 @@ class Teaching:
             self.history = training.history
             return not is_stopped()
 
-    def _training(self, head: EagleHead, config: TrainingConfig, folder: Path) -> Training:
-        return Training(head, self._texts, self._held_out, self._embeddings, config, folder)
+    def _training(self, student: Student, config: TrainingConfig, folder: Path) -> Training:
+        return Training(student, self._texts, self._held_out, self._embeddings, config, folder)
 
     def export(self, out: Path) -> list[str]:
-        """Write the head's file, and its curve beside it; return the curve for a terminal."""
-        write_head(out, self.head, self._lesson.target)
+        """Write its file, and its curve beside that; return the curve for a terminal."""
+        if isinstance(self.student, EagleHead):
+            write_head(out, self.student, self._lesson.target)
+        elif isinstance(self.student, DraftModel):
+            write_draft(out, self.student, self._lesson.target)
         lines = curve(self.history).splitlines()
         picture = out.with_suffix(".png")
         if draw_curve(self.history, picture):

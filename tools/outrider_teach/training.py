@@ -1,8 +1,9 @@
-"""Teaches a head from kept texts: training-time test of EAGLE-3 (arXiv 2503.01840).
+"""Teaches a student from kept texts, from the target's distribution at each of their tokens.
 
-Each step of a draft is learned on what the head itself wrote in the step before, as in service, and
-from the target's distribution. A run is a number of steps, and the same texts, seed and steps give
-the same head, however often it was interrupted.
+Of a head each step of a draft is learned on what it wrote itself in the step before, as in service:
+training-time test of EAGLE-3 (arXiv 2503.01840). A draft model reads texts alone, and is distilled.
+A run is a number of steps, and the same texts, seed and steps give the same student, however often
+it was interrupted.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from outrider_teach.batches import (
     shuffled,
     windows_of,
 )
-from outrider_teach.chain import steps_of
 from outrider_teach.head import EagleHead
 from outrider_teach.judging import Judgement, judge
 from outrider_teach.loss import distance, wanted
 from outrider_teach.optimiser import Optimiser, pace
+from outrider_teach.student import Student
 from outrider_teach.target_weights import TargetFile
 
 _CHECKPOINT = "checkpoint.pt"
@@ -45,12 +46,12 @@ _STEP_WEIGHT = 0.8  # of each further step of a draft in the loss, as EAGLE-3's 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """How a head is trained."""
+    """How a student is trained."""
 
     steps: int
     tokens: int = 2048  # of answers in a step
-    length: int = 3  # tokens of the drafts that are learned
-    drafted: int = 8192  # tokens that the head drafts, the most frequent
+    length: int = 3  # tokens of a head's drafts that are learned
+    drafted: int = 8192  # tokens that a head drafts, or a model learns most: the most frequent
     variation: float = 1.0  # weight of total variation, beside cross-entropy's 1
     temperature: float = 1.0  # of the target's distribution
     rate: float = 1.0  # of the optimiser's rates
@@ -91,11 +92,11 @@ def new_head(
 
 
 class Training:
-    """A run over texts, on the device that the head is on."""
+    """A run over texts, on the device that the student is on."""
 
     def __init__(
         self,
-        head: EagleHead,
+        student: Student,
         texts: Sequence[KeptText],
         held_out: Sequence[KeptText],
         embeddings: Tensor,
@@ -103,10 +104,10 @@ class Training:
         folder: Path,
     ) -> None:
         """`folder` is for checkpoints: a run that is there is gone on with."""
-        self.head, self.config = head, config
+        self.student, self.config = student, config
         self._texts, self._held_out, self._embeddings = texts, held_out, embeddings
-        self._windows = windows_of(texts)
-        self._optimiser = Optimiser(head, config.rate)
+        self._windows = windows_of(texts, student.before)
+        self._optimiser = Optimiser(student, config.rate)
         self._folder = folder
         self._batches = 0  # taken of an epoch
         self._epoch = 0
@@ -128,8 +129,8 @@ class Training:
     def run(self, report: Callable[[Progress], None], stop: Callable[[], bool]) -> None:
         """Train to the end, until it gets no better, or until `stop` says so after a step.
 
-        Then the head has its best weights, unless it was stopped. Raises StateUnavailable where a
-        checkpoint cannot be written.
+        Then the student has its best weights, unless it was stopped. Raises StateUnavailable where
+        a checkpoint cannot be written.
         """
         saved = time.monotonic()
         for windows in self._remaining():
@@ -143,7 +144,7 @@ class Training:
             if judgement is not None or time.monotonic() - saved > _SAVED_EVERY:
                 self._save()
                 saved = time.monotonic()
-        self.head.load_state_dict(torch.load(self._folder / _BEST, weights_only=True))
+        self.student.load_state_dict(torch.load(self._folder / _BEST, weights_only=True))
 
     def _is_judged(self) -> bool:
         return self.step % self.config.judged_every == 0 or self.step == self.config.steps
@@ -173,15 +174,17 @@ class Training:
         return float(loss.detach())
 
     def loss(self, windows: Sequence[Window]) -> Tensor:
-        """Return how far the head's drafts are from what the target would write."""
+        """Return how far the student's drafts are from what the target would write."""
         device = str(self._embeddings.device)
-        batch, config = batch_of(self._texts, windows, device), self.config
-        target = wanted(batch.top_ids, batch.top_logprobs, self.head.drafted, config.temperature)
+        config, student = self.config, self.student
+        batch = batch_of(self._texts, windows, device, student.lag)
+        ids, matrix = student.output_rows(np.random.default_rng((config.seed, self.step)))
+        target = wanted(batch.top_ids, batch.top_logprobs, ids, config.temperature)
         total, weight, weights = torch.zeros((), device=device), 1.0, 0.0
-        for step in steps_of(self.head, batch, self._embeddings, config.length):
-            rows = self.head.output_norm(step.own)
+        for step in student.steps(batch, self._embeddings, config.length):
+            rows = student.normed(step.own)
             its = target.at(step.at, step.is_inside)
-            total = total + weight * distance(rows, self.head.output.weight, its, config.variation)
+            total = total + weight * distance(rows, matrix, its, config.variation)
             weight, weights = weight * _STEP_WEIGHT, weights + weight
         return total / weights
 
@@ -191,15 +194,15 @@ class Training:
         return torch.autocast(device, torch.bfloat16, enabled=computes_bf16(device))
 
     def _judge(self) -> Judgement:
-        judged = judge(self.head, self._held_out, self._embeddings)
+        judged = judge(self.student, self._held_out, self._embeddings)
         if self.best is None or judged.score > self.best.score:
-            _write(self._folder / _BEST, self.head.state_dict())
+            _write(self._folder / _BEST, self.student.state_dict())
         self.history.append((self.step, judged))
         return judged
 
     def _save(self) -> None:
         state = {
-            "head": self.head.state_dict(),
+            "student": self.student.state_dict(),
             "optimiser": self._optimiser.state(),
             "place": (self._epoch, self._batches),
             "loss": self._loss,
@@ -209,7 +212,7 @@ class Training:
 
     def _restore(self) -> None:
         state = torch.load(self._folder / _CHECKPOINT, self._embeddings.device, weights_only=True)
-        self.head.load_state_dict(state["head"])
+        self.student.load_state_dict(state["student"])
         self._optimiser.restore(state["optimiser"])
         self._epoch, self._batches = state["place"]
         self._loss = state["loss"]

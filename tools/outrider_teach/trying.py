@@ -1,6 +1,6 @@
-"""Tries a head with its target on prompts that it never learned from: does it pay?
+"""Tries a draft with its target on prompts that it never learned from: does it pay?
 
-Two targets run beside each other, one with the head and one alone, and write each text in turn, so
+Two targets run beside each other, one with the draft and one alone, and write each text in turn, so
 that a slow minute hits both. What is accepted of drafts of three tokens is counted apart.
 """
 
@@ -15,7 +15,7 @@ from outrider.client import Finished, OutriderClient, Request, Statistics
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelOptions
 from outrider.sampling import SamplingParameters
-from outrider.speculation import HeadKind, Policy
+from outrider.speculation import MODEL, HeadKind, Policy
 from outrider_cli.intervals import Estimate, median_of
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan
@@ -66,40 +66,40 @@ def held_out_prompts(prompts: PromptAt, count: int, end: int | None) -> list[Pro
     return [prompt for group in found.values() for prompt in group.values()][:count]
 
 
-async def try_head(
+async def try_draft(
     target: HostedModel,
-    head: Path,
+    draft: Path,
     prompts: Sequence[Prompt],
     temperatures: Sequence[float],
     progress: Progress,
 ) -> list[Tried]:
-    """Return what the head does for each prompt at each temperature.
+    """Return what the draft does for each prompt at each temperature.
 
     Raises InvalidConfig where the target does not draft with it.
     """
-    beside = HostedModel(head, ModelOptions(context=target.options.context))
+    beside = HostedModel(draft, ModelOptions(context=target.options.context))
     alone = LocalPlan(target=target, draft=None, own_draft=False, orchestrator=PATIENT)
-    with_head = LocalPlan(target=target, draft=beside, orchestrator=PATIENT)
+    with_draft = LocalPlan(target=target, draft=beside, orchestrator=PATIENT)
     async with (
         started(alone, progress) as (others, plain),
-        started(with_head, progress) as (services, client),
+        started(with_draft, progress) as (services, client),
     ):
-        has_template = await _check_drafts(client, head)
+        has_template = await _check_drafts(client, draft)
         trial = _Trial(client, plain, has_template)
         work = trial.run_all(prompts, temperatures, progress)
         return await services.watch(others.watch(work))
 
 
-async def _check_drafts(client: OutriderClient, head: Path) -> bool:
+async def _check_drafts(client: OutriderClient, draft: Path) -> bool:
     """Return whether a target has a chat template. Raises InvalidConfig where it has no draft."""
     target = (await client.status()).peer("target")
     if target is None or target.model is None or not target.model.own_draft:
-        raise InvalidConfig("out", f"the target does not draft with {head}: see outrider doctor")
+        raise InvalidConfig("out", f"the target does not draft with {draft}: see outrider doctor")
     return target.model.has_chat_template
 
 
 class _Trial:
-    """Writes texts with and without the head."""
+    """Writes texts with and without the draft."""
 
     def __init__(self, client: OutriderClient, plain: OutriderClient, has_template: bool) -> None:
         self._client, self._plain = client, plain
@@ -115,7 +115,7 @@ class _Trial:
         total = len(prompts) * len(temperatures)
         for prompt in prompts:
             for temperature in temperatures:
-                progress.say(f"trying the head, {len(found) + 1} of {total}")
+                progress.say(f"trying it, {len(found) + 1} of {total}")
                 found.append(await self._run(prompt, temperature))
         progress.clear()
         return found
@@ -133,7 +133,7 @@ class _Trial:
             request,
             policy=Policy.FIXED,
             n_max=LENGTH,
-            drafters=frozenset({HeadKind.EAGLE3.value}),
+            drafters=frozenset({HeadKind.EAGLE3.value, MODEL}),
         )
         drafted = await _statistics(self._client, three)
         # Each has read the prompt before its speed is measured, and goes first as often.

@@ -88,7 +88,7 @@ class Watcher:
         steps, _ = teaching.steps_of(self._watch.minutes)
         if not teaching.run(steps, self._screen):
             raise KeyboardInterrupt
-        found = teaching.judge(teaching.head)
+        found = teaching.judge(teaching.student)
         words = f"accepts {found.greedy.accepted:.3f} of 3, {found.sampled.accepted:.3f} at T .8"
         if scored is not None:
             words += f"; before {scored.greedy.accepted:.3f}, {scored.sampled.accepted:.3f}"

@@ -30,7 +30,9 @@ SMOL = Needs(
     most_bytes=8_000_000_000,
     sessions=16,
     context=1280,
-    head_numbers=10_000_000,
+    student="a head",
+    numbers=10_000_000,
+    matrices=1,
     drafted=8192,
 )
 
