@@ -55,10 +55,11 @@ def test_a_head_that_comes_later_is_used() -> None:
     assert target.costs.own is not None and target.costs.own.source == "dflash"
 
 
-def test_another_head_is_worth_a_note() -> None:
+async def test_another_head_is_worth_a_note() -> None:
     peer = DialledPeer("target", "127.0.0.1:1")
     peer.hosted = Hosted(model(1.0), cast(Any, None))
     busy = model(1.0)
     busy.activity.decode_count = 5
     assert not peer.refresh(busy)
     assert peer.refresh(model(2.0))
+    await peer.close()

@@ -152,10 +152,9 @@ def teach(
 ) -> None:
     """Teach a head that drafts for a model, from the model's own words.
 
-    The target answers prompts; from what its layers read meanwhile, and from its distributions, a
-    small head learns what comes next; where it does not show them, a small draft model. Then that
-    is tried with the target, on prompts that it has not seen. Stopped at any moment, the same
-    command goes on.
+    The target answers prompts, and a head learns from what its layers read meanwhile; a small draft
+    model where it does not show them. Then it is tried with the target. Stopped at any moment, the
+    same command goes on.
     """
     from outrider_cli.services.pair import choose_target
 
