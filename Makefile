@@ -61,7 +61,7 @@ technical: setup ## something dry, at temperature 0.2
 test: setup ## run the tests; those of the page need Chromium, which is installed where that can be
 	@scripts/browser && tests= || tests='-m "not browser"'; \
 	    eval $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $$tests
-	@! scripts/torch || .venv/torch/bin/python -m pytest -n 2 tests/tools/test_teach*.py
+	@! scripts/torch || .venv/torch/bin/python -m pytest -n 2 tests/tools/test_teach*.py tests/tools/unit/test_teach*.py
 
 mutations: setup ## make one mistake after the other in a copy, and see the tests fail; ONLY=WORDS
 	@$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only '$(ONLY)')

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from outrider.errors import InvalidConfig
 
 TOP = 32
-"""Next tokens that are kept of a distribution. Of SmolLM2-135M's answers they hold .97 of the
-probability at temperature 1, and all that top-p .95 leaves at .8 of nearly every row."""
+"""Next tokens that are kept of a distribution. After 98,000 tokens of SmolLM2-135M they hold
+.95 of the probability at temperature 1 on average, and at least that after 72 % of them."""
 
 HEAD_FILE = "head.gguf"
 """In the folder: the head that was taught from it, with which the target drafts."""
@@ -102,7 +102,7 @@ class Kept:
 
 
 def open_folder(folder: Path, source: KeptSource) -> None:
-    """Make a folder for rows of this source, or go on with one.
+    """Make a folder for rows of this source, or continue with one.
 
     Raises InvalidConfig for one with rows of another source, or that cannot be written.
     """

@@ -1,6 +1,6 @@
 """Writes down what a target decodes for its users, to teach a draft from: see `kept_rows`.
 
-The engine's thread copies what a decode gave and goes on; one of this module's own orders it by
+The engine's thread copies what a decode gave and continues; one of this module's own orders it by
 sessions, finds the likeliest tokens and writes shards. Where that does not keep up, or the disk
 is full, what comes is left out: no text waits for it, or depends on it.
 """
@@ -156,7 +156,7 @@ class RowKeeper:
         return 0, np.empty((count, 0), np.float32)
 
     def end(self, session_id: bytes) -> None:
-        """Take note that nobody goes on with a session's text for now."""
+        """Take note that nobody continues a session's text for now."""
         if self._ends.pop(session_id, None) is not None:
             self._inbox.put(session_id)
 

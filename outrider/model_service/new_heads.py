@@ -56,7 +56,7 @@ class HeadFile:
             draft = host.replace_draft(self._load)
         except Draining:
             return None
-        except Exception as error:  # of any kind: the head before goes on
+        except Exception as error:  # of any kind: the head before stays
             logs.warning("outrider.target", "new head not taken", detail=str(error))
             return None
         logs.event(

@@ -991,7 +991,7 @@ MISTAKES = (
         ("tests/engine/test_row_keeper.py::test_drafts_of_the_last_round_are_not_kept",),
     ),
     Mistake(
-        "a text goes on where another one was between",
+        "a text continues where another one was between",
         "outrider/engine/row_keeper.py",
         "if text is None or not text.certain <= new.position <= text.end:",
         "if text is None:",

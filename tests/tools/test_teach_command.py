@@ -1,4 +1,4 @@
-"""`outrider teach` from prompts to a head that its target drafts with; killed, it goes on."""
+"""`outrider teach` from prompts to a head that its target drafts with; killed, it continues."""
 
 from __future__ import annotations
 

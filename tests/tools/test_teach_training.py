@@ -233,7 +233,7 @@ def test_the_loss_is_that_of_whole_distributions_and_so_is_its_slope() -> None:
     ids = torch.stack([torch.randperm(90, generator=random)[:TOP] for _ in range(700)])
     ids[5] = -1
     logs = -torch.rand(700, TOP, generator=random, dtype=torch.double).sort().values * 4
-    target = wanted(ids, logs, drafted, 0.7)
+    target = wanted(ids, logs / 0.7, drafted)
     p = torch.zeros(700, 90, dtype=torch.double)
     p.scatter_(1, ids.clamp(min=0), (logs / 0.7).exp())
     p = p[:, drafted]

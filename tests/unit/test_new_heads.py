@@ -1,4 +1,4 @@
-"""When the file of a head is taken, and when it is left alone."""
+"""When the file of a head is taken, and when it is not."""
 
 from __future__ import annotations
 

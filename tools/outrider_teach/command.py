@@ -92,7 +92,7 @@ Work = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where rows and checkpoints are; a run that was stopped goes on there.",
+        help="Where rows and checkpoints are; a run that was stopped continues there.",
         show_default="GGUF.work",
         rich_help_panel=_DATA,
     ),
@@ -154,7 +154,7 @@ def teach(
 
     The target answers prompts, and a head learns from what its layers read meanwhile; a small draft
     model where it does not show them. Then it is tried with the target. Stopped at any moment, the
-    same command goes on.
+    same command continues.
     """
     from outrider_cli.services.pair import choose_target
 

@@ -141,7 +141,7 @@ def _add_tensor(
 
 
 def read_head(path: Path, target: TargetFile) -> EagleHead:
-    """Return the head in a file, to go on with. Raises InvalidConfig where it is not of this tool.
+    """Return the head in a file. Raises InvalidConfig where this tool cannot continue from it.
 
     Its values are those of the file's type: a head in Q8_0 has lost a little.
     """

@@ -3,7 +3,7 @@
 It reads at a position the token there and what three of the target's layers read at the one before,
 joined by one matrix into a row g of the head's width; its logits are of the token after. Chained,
 it reads its own hidden row in place of g. Attention looks back over earlier pairs, and rotates
-pairs of neighbouring values, as llama.cpp does for EAGLE-3 whatever the target does.
+pairs of neighbouring values, as llama.cpp does for EAGLE-3 however the target does it.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ class Wanted:
         return Wanted(self.places[positions], self.chances[positions] * is_known[:, None])
 
 
-def wanted(top_ids: Tensor, top_logprobs: Tensor, drafted: Tensor, temperature: float) -> Wanted:
-    """Return the target's distribution [n, top] over what a head drafts, at a temperature."""
+def wanted(top_ids: Tensor, top_logprobs: Tensor, drafted: Tensor) -> Wanted:
+    """Return the target's distribution [n, top] over what a head drafts."""
     places = torch.searchsorted(drafted, top_ids).clamp_(max=len(drafted) - 1)
     is_drafted = (drafted[places] == top_ids) & (top_ids[:, :1] >= 0)
-    weights = ((top_logprobs - top_logprobs[:, :1]) / temperature).exp() * is_drafted
+    weights = (top_logprobs - top_logprobs[:, :1]).exp() * is_drafted
     total = weights.sum(-1, keepdim=True)
     return Wanted(places * is_drafted, weights / total.clamp(min=1e-20))
 

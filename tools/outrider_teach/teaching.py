@@ -27,9 +27,11 @@ from outrider_teach.target_weights import TargetFile
 from outrider_teach.training import Progress, Training, TrainingConfig, new_head
 from outrider_teach.work_progress import WorkProgress
 
-_EPOCHS = 12  # over the texts, where the time is enough: judged later ones gain under .005
+_EPOCHS = 12  # over the texts at most, where the time is enough: chosen, not measured
 _PROBED = 4  # steps that are timed, after one that is not
-_MOST_JUDGED = 24_000  # tokens of held-out texts that heads are judged by: a minute on two cores
+_MOST_JUDGED = (
+    24_000  # tokens of held-out texts that heads are judged by, the newest: chosen, not measured
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Lesson:
     config: TrainingConfig
     """Its steps are those that are possible."""
     start: EagleHead | None = None
-    """What a head goes on from; None: it begins anew."""
+    """What a head continues from; None: it begins anew."""
 
     @property
     def device(self) -> str:

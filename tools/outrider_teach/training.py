@@ -53,7 +53,6 @@ class TrainingConfig:
     length: int = 3  # tokens of a head's drafts that are learned
     drafted: int = 8192  # tokens that a head drafts, or a model learns most: the most frequent
     variation: float = 1.0  # weight of total variation, beside cross-entropy's 1
-    temperature: float = 1.0  # of the target's distribution
     rate: float = 1.0  # of the optimiser's rates
     judged_every: int = 200  # steps
     patience: int = 5  # judgements without a better one, after which it stops
@@ -179,7 +178,7 @@ class Training:
         config, student = self.config, self.student
         batch = batch_of(self._texts, windows, device, student.lag)
         ids, matrix = student.output_rows(np.random.default_rng((config.seed, self.step)))
-        target = wanted(batch.top_ids, batch.top_logprobs, ids, config.temperature)
+        target = wanted(batch.top_ids, batch.top_logprobs, ids)
         total, weight, weights = torch.zeros((), device=device), 1.0, 0.0
         for step in student.steps(batch, self._embeddings, config.length):
             rows = student.normed(step.own)

@@ -1,4 +1,4 @@
-"""The folder in which a run keeps what it has, so that it goes on from there after any end."""
+"""The folder in which a run keeps what it has, so that it continues from there after any end."""
 
 from __future__ import annotations
 
