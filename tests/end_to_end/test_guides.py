@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.own_network import own_network
 from tests.support.processes import DRAFT, EXACT, TARGET
 from tests.support.thorough import THOROUGH
 
@@ -173,8 +175,9 @@ def shell(tmp_path: Path, done: set[str]) -> Iterator[Shell]:
     (tmp_path / "large.gguf").symlink_to(TARGET)
     (tmp_path / "small.gguf").symlink_to(DRAFT)
     shell = Shell(tmp_path, done)
-    yield shell
-    shell.kill()
+    with own_network():
+        yield shell
+        shell.kill()
 
 
 def is_set_up() -> bool:
@@ -201,3 +204,13 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for link in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert ((ROOT / page).parent / link).exists(), link
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_page_has_its_ports_though_another_test_holds_them() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = other.getsockname()
+        with own_network(), socket.create_server(address) as own:
+            assert own.getsockname() == address
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(address)
