@@ -339,6 +339,33 @@ def test_a_killed_run_loses_what_came_after_its_checkpoint(
     assert training.history == whole.history
 
 
+def test_a_head_first_learns_drafts_of_one_token(
+    texts: list[KeptText], target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = []
+    steps = EagleHead.steps
+
+    def noted(self, batch, embeddings, count):
+        if torch.is_grad_enabled():
+            lengths.append(count)
+        return steps(self, batch, embeddings, count)
+
+    monkeypatch.setattr(EagleHead, "steps", noted)
+    training = start(texts, target, tmp_path / "run", steps=9)
+    run(training)
+    assert lengths == [1] * 6 + [training.config.length] * 3
+
+
+def test_a_new_head_prefers_nothing_loudly(
+    texts: list[KeptText], target: Path, tmp_path: Path
+) -> None:
+    training = start(texts, target, tmp_path / "run")
+    with torch.no_grad():
+        loss = float(training.loss(windows_of(texts)[:20]))
+    nothing = np.log(len(training.student.drafted)) + 1  # cross-entropy, and total variation
+    assert loss < nothing + 1
+
+
 def test_another_seed_is_another_run(texts: list[KeptText], target: Path, tmp_path: Path) -> None:
     found = []
     for name, seed in (("a", 1), ("b", 2)):

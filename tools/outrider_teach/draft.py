@@ -19,7 +19,7 @@ from outrider_teach.head import HeadShape, Norm, linear, rotated
 from outrider_teach.needs import DRAFT_LAYERS
 from outrider_teach.student import Step, Student
 from outrider_teach.target_weights import TargetFile
-from outrider_teach.training import TrainingConfig
+from outrider_teach.training import TrainingConfig, quietness
 
 BEFORE = 512  # tokens that a window has before those that are learned: the engine's `MOST_BEFORE`
 _OTHERS = 1024
@@ -111,9 +111,8 @@ def new_draft(target: TargetFile, texts: Sequence[KeptText], config: TrainingCon
         target.head_shape(()), torch.from_numpy(target.output), torch.from_numpy(ids)
     )
     with torch.no_grad():
-        # Logits of about 1: at first they say that each token follows itself.
-        loudness = np.linalg.norm(target.output_rows(ids), axis=1).mean()
-        draft.output_norm.weight.fill_(1 / float(loudness))
+        # At first they say that each token follows itself.
+        draft.output_norm.weight.fill_(quietness(torch.from_numpy(target.output_rows(ids))))
         for number, layer in enumerate(draft.blk):
             _begin_as(layer, target, number)
     return draft

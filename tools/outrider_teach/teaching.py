@@ -28,7 +28,7 @@ from outrider_teach.training import Progress, Training, TrainingConfig, new_head
 from outrider_teach.work_progress import WorkProgress
 
 _EPOCHS = 12  # over the texts at most, where the time is enough: chosen, not measured
-_PROBED = 4  # steps that are timed, after one that is not
+_PROBED = 4  # steps that are tried, of which the first is not timed
 _MOST_JUDGED = (
     24_000  # tokens of held-out texts that heads are judged by, the newest: chosen, not measured
 )
@@ -92,18 +92,22 @@ class Teaching:
         begin = monotonic()
         self.judge(self.student)
         judged = monotonic() - begin
-        times = []
-        with tempfile.TemporaryDirectory(dir=self._lesson.folder) as folder:
-            probe = self._training(
-                copy.deepcopy(self.student), replace(config, judged_every=2**31), Path(folder)
-            )
-            probe.run(lambda _: times.append(monotonic()), lambda: len(times) > _PROBED)
-        if len(times) < 2:
-            times = [begin, monotonic()]
-        seconds = (times[-1] - times[0]) / (len(times) - 1) + judged / config.judged_every
+        single, whole = self._step_seconds(1), self._step_seconds(config.length)
+        seconds = config.single * single + (1 - config.single) * whole
+        seconds += judged / config.judged_every
         answered = sum(text.answered for text in self._texts)
         wanted = max(1, _EPOCHS * answered // config.tokens)
         return max(1, min(wanted, int(60 * minutes / seconds))), seconds
+
+    def _step_seconds(self, length: int) -> float:
+        """Return what a step takes that learns drafts of so many tokens."""
+        config = replace(self._lesson.config, length=length, single=0.0, judged_every=2**31)
+        times = [monotonic()]
+        with tempfile.TemporaryDirectory(dir=self._lesson.folder) as folder:
+            probe = self._training(copy.deepcopy(self.student), config, Path(folder))
+            probe.run(lambda _: times.append(monotonic()), lambda: len(times) > _PROBED)
+        known = times[1:] if len(times) > 2 else times  # the first one is slower
+        return (known[-1] - known[0]) / (len(known) - 1)
 
     def run(self, steps: int, screen: Screen) -> bool:
         """Teach the student, from its last checkpoint on; return whether it came to the end.
