@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.model_service.config import ModelOptions
+from outrider_cli.hub.models import given_file
 from outrider_cli.options import ClientOptions, Prefix, spread
 from outrider_cli.services.commands import DRAFT_ADDRESS, ORCHESTRATOR_ADDRESS, TARGET_ADDRESS
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
@@ -130,7 +131,7 @@ def _hosted(
     whole_pair: bool,
 ) -> list[PlannedModel]:
     """Return the models to host: what is given; without a target, and a peer, what is bundled."""
-    target, draft = model, draft_model
+    target, draft = given_file("model", model), given_file("draft-model", draft_model)
     is_pair = whole_pair and (draft is None or not _is_head(draft))
     if is_pair and target is None and BUNDLED_TARGET.is_file():
         target, draft = BUNDLED_TARGET, draft or BUNDLED_DRAFT

@@ -13,6 +13,7 @@ import typer
 from outrider.model_service.config import ModelOptions
 from outrider_cli import rereading
 from outrider_cli.drafting import DraftingOptions
+from outrider_cli.hub.models import given_file, model_file
 from outrider_cli.options import (
     HttpOptions,
     JoiningOptions,
@@ -61,12 +62,20 @@ PeerTokenFile = Annotated[
         show_default="the one in --token-file",
     ),
 ]
-ModelPath = Annotated[Path, typer.Option("--model", "-m", metavar="GGUF", help="The model's file.")]
+ModelPath = Annotated[
+    Path,
+    typer.Option(
+        "--model", "-m", metavar="GGUF", help="The model: a file, or hf:ORG/REPO[:QUANT]."
+    ),
+]
 
 DraftModelPath = Annotated[
     Path | None,
     typer.Option(
-        "--model", "-m", metavar="GGUF", help="The model's file; none with --drafters alone."
+        "--model",
+        "-m",
+        metavar="GGUF",
+        help="The model: a file, or hf:ORG/REPO[:QUANT]; none with --drafters alone.",
     ),
 ]
 OwnDraftModel = Annotated[
@@ -127,6 +136,7 @@ def target(
     from target_service.config import TargetConfig
     from target_service.main import run
 
+    model, draft_model = model_file("model", model), given_file("draft-model", draft_model)
     taught = keeping.keep_rows / HEAD_FILE if keeping.keep_rows and own_draft else None
     own = replace(
         draft_engine,
@@ -166,6 +176,7 @@ def draft(
 
     if listen is None:
         listen = "" if join else DRAFT_ADDRESS
+    model = given_file("model", model)
     config = DraftConfig(
         server=server.config(listen),
         model=engine.config(model, is_draft=True) if model is not None else None,

@@ -11,6 +11,7 @@ import typer
 import outrider
 from outrider.model_service.config import ModelOptions
 from outrider_cli import settings
+from outrider_cli.hub.models import model_file
 from outrider_cli.options import flags
 
 if TYPE_CHECKING:
@@ -37,15 +38,18 @@ TargetModel = Annotated[
         "--model",
         "-m",
         metavar="GGUF",
-        help="The target. Without --draft-model, drafts come from what texts repeat.",
+        help="The target: a file, or hf:ORG/REPO[:QUANT]. Without --draft-model, drafts come from"
+        " what texts repeat.",
         show_default="the bundled pair",
     ),
 ]
-DraftModel = Annotated[Path | None, typer.Option(metavar="GGUF", help="The draft, or a head.")]
+DraftModel = Annotated[
+    Path | None, typer.Option(metavar="GGUF", help="The draft, or a head; hf:... too.")
+]
 
 
 def choose_target(model: Path | None) -> Path:
-    """Return the target's file: the one given, or the bundled one."""
+    """Return the target's file: the one given, by path or by name, or the bundled one."""
     return _check_file("model", model or BUNDLED_TARGET)
 
 
@@ -104,9 +108,10 @@ def refuse_models(command_line: typer.Context) -> None:
 
 
 def _check_file(option: str, path: Path) -> Path:
-    """Return the path, or refuse it before anything is started."""
+    """Return the path of a model's file, or refuse it before anything is started."""
     from outrider.errors import InvalidConfig
 
+    path = model_file(option, path)
     if path.is_dir():
         raise InvalidConfig(option, f"{path} is a folder, not a GGUF file")
     if not path.is_file():

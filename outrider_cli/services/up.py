@@ -100,11 +100,11 @@ def up(
     from outrider_cli.services.local import HostedModel, LocalPlan
 
     _check_exclusive(bool(target and model), (draft, draft_model, no_draft))
-    own = None if no_draft or draft else choose_draft(model, draft_model)
-    # What is wrong is refused before anything is started.
+    # What is wrong is refused before anything is downloaded or started.
     drafting.known()
     http.config(server)
     read_template(chat_template_file)
+    own = None if no_draft or draft else choose_draft(model, draft_model)
     groups = (drafting, joining, sharing, http, server)
     words = [word for group in groups for word in arguments(group)]
     paths = {

@@ -47,6 +47,7 @@ PURE = (
     "outrider_cli.doctor.head_checks",
     "outrider_cli.doctor.model_checks",
     "outrider_cli.forecasting",
+    "outrider_cli.hub.names",
     "outrider_cli.memories",
     "outrider_cli.numerics",
     "outrider_cli.verdict",

@@ -160,7 +160,7 @@ def teach(
 
     _check_torch()
     _check_numbers(tokens, answer, minutes, vocabulary, tried, seed)
-    choose_target(model)
+    model = choose_target(model)
     place = _place(out, from_state, watch)
     plan = _plan(
         _Asked(
