@@ -189,11 +189,11 @@ class Pairs:
             words = ["--embeddings", *wanted.options]
             if wanted.alias:
                 words.append(f"--alias={wanted.alias}")
-            target = await self._start(stack, "target", f"--model={wanted.model}", *words)
+            target = await self._start(stack, "target", _file(wanted.model), *words)
             children = [target]
             if wanted.draft_model:
                 words = [*_BESIDE_THE_TARGET, *wanted.options]
-                draft = await self._start(stack, "draft", f"--model={wanted.draft_model}", *words)
+                draft = await self._start(stack, "draft", _file(wanted.draft_model), *words)
                 children.append(draft)
             addresses = [await watch(child.address(), children) for child in children]
             peers = [f"--{c.role}=plain://{at}" for c, at in zip(children, addresses, strict=True)]
@@ -225,6 +225,11 @@ class Pairs:
             await asyncio.wait([self._task])
         for pair in {self.now, self._configured}:
             await pair.close()
+
+
+def _file(path: str) -> str:
+    """Return the option of a model that a caller names: a file of this machine, none of the hub."""
+    return f"--model={Path(path).absolute()}"
 
 
 async def _until_ready(client: OutriderClient) -> None:

@@ -208,6 +208,8 @@ def test_a_pair_that_cannot_be_used_is_refused_with_its_own_words(host: Host, fi
 
     error = host.refusal("init", host.init(files.other, files.broken))
     assert error["message"] == f"draft: model: {files.broken} is not a GGUF file"
+    error = host.refusal("init", host.init(Path("hf:tiny/model")))
+    assert error["message"].endswith("hf:tiny/model: No such file or directory"), "no download"
     error = host.refusal("init", host.init(files.other, n_ctx=16))
     assert error["message"] == "target: ctx: must be at least 32 tokens, not 16"
     assert host.call("init_async", host.init(files.broken))["init_success"] == 0
