@@ -17,6 +17,7 @@ from outrider_cli.doctor.command import doctor
 from outrider_cli.generate.command import generate
 from outrider_cli.health_command import health
 from outrider_cli.help import Command, Group, help_of
+from outrider_cli.hub.command import pair
 from outrider_cli.services.commands import draft, orchestrator, target
 from outrider_cli.services.up import up
 from outrider_cli.show_config import show
@@ -41,7 +42,7 @@ EXTENSIONS = "outrider.commands"
 """The group of entry points that are sub-commands: a function for Typer, or a Typer of several."""
 
 _COMMANDS = (
-    *(generate, chat, demo, up, status, top, "plan", "bench", "teach", health, doctor),
+    *(generate, chat, demo, up, status, top, "plan", "bench", "teach", health, doctor, pair),
     *(target, draft, orchestrator, "certs", "lookup"),
 )
 """In the order of the help. A name stands for a command that comes by an entry point."""

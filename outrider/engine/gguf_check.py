@@ -103,6 +103,9 @@ class Checked:
     """Whether its rotary factors depend on the size of the context."""
     head: Head | None = None
     """What it carries that drafts for it."""
+    architecture: str = ""
+    name: str = ""
+    """What its makers call it; empty where the file does not say."""
 
 
 def check_gguf(path: Path) -> Checked:
@@ -139,7 +142,14 @@ def check_draft(path: Path) -> Checked:
         position_count=learned.shape[-1] if learned else None,
         has_long_factors=any("rope_factors_long" in name for name in tensors),
         head=head,
+        architecture=_text(first.values, "general.architecture"),
+        name=_text(first.values, "general.name"),
     )
+
+
+def _text(values: dict[str, Value], key: str) -> str:
+    value = values.get(key)
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
 def _check_embeddings(matrix: _Tensor, values: dict[str, Value]) -> None:

@@ -267,6 +267,8 @@ class ModelFile:
     is_loaded: bool = True  # to see what it does
     context: int = 0  # tokens of a session, as it would be hosted; 0 where unknown
     head: CarriedHead | None = None  # in it, or all of it
+    architecture: str = ""
+    names: Sequence[str] = ()  # by which it is called
 
     @property
     def is_head(self) -> bool:

@@ -184,6 +184,7 @@ def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
     from outrider.memory import available_memory
     from outrider_cli.doctor import checks, model_checks
     from outrider_cli.doctor.head_checks import judge_heads
+    from outrider_cli.doctor.suggestion import suggest_draft
 
     configs = {one.role: one.options.config(one.path, one.role == "draft") for one in hosted}
     if "draft" not in configs and "target" in configs:  # it drafts for itself, where it can
@@ -207,6 +208,7 @@ def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
         *model_checks.judge_memory(placed, gpus, available_memory()),
         *model_checks.judge_decodes(tried.report.get("decode_ms", ()), costs.get("draft_ms")),
         *_pair(files, placed, tried),
+        *suggest_draft(files),
         *_numerics(files, tried),
         *_rollback(tried),
         *_sharing(hosted, placed, tried),
@@ -256,6 +258,8 @@ def _file(one: PlannedModel, measure: bool) -> ModelFile:
             size=size,
             is_loaded=measure or size < MEASURABLE_BYTES,
             head=carried(checked.head, checked.tensor_bytes),
+            architecture=checked.architecture,
+            names=(checked.name, name),
         )
         return replace(file, is_loaded=False) if file.is_head else file
     except OutriderError as error:

@@ -64,9 +64,7 @@ PeerTokenFile = Annotated[
 ]
 ModelPath = Annotated[
     Path,
-    typer.Option(
-        "--model", "-m", metavar="GGUF", help="The model: a file, or hf:ORG/REPO[:QUANT]."
-    ),
+    typer.Option("--model", "-m", metavar="GGUF", help="A file, or hf:ORG/REPO[:QUANT]."),
 ]
 
 DraftModelPath = Annotated[

@@ -146,7 +146,7 @@ def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
     "command",
     [
         *("generate", "chat", "up", "status", "top", "plan", "bench", "teach", "health", "doctor"),
-        *("target", "draft", "orchestrator", "certs", "lookup create", "lookup stats"),
+        *("pair", "target", "draft", "orchestrator", "certs", "lookup create", "lookup stats"),
         "config show",
     ],
 )
