@@ -52,6 +52,7 @@ outrider generate --orchestrator NOBODY --model tiny.gguf
 outrider up --target NOBODY --model tiny.gguf
 outrider up --draft NOBODY --no-draft
 outrider target
+outrider target --model hf:qwen3
 outrider draft
 outrider draft --drafters sufix
 outrider target --model tiny.gguf --sessions 0

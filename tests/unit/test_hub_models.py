@@ -16,6 +16,7 @@ from huggingface_hub import close_session, constants
 
 from outrider.errors import InvalidConfig
 from outrider_cli.hub import download, models
+from tests.support.commands import run_here
 from tests.support.hub import TOKEN, Hub, running_hub
 
 MODEL = "tiny/model-GGUF"
@@ -54,6 +55,21 @@ def refused(name: str | Path) -> str:
     line = str(raised.value)
     assert "\n" not in line and len(line) < 300
     return line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("generate", "chat", "up", "target", "draft", "doctor", "teach --out o.gguf"),
+        *("bench --draft-model hf:", "lookup create -p a -lcs o.bin"),
+        *("generate --draft-model hf:", "target --draft-model hf:", "up --draft-model hf:"),
+    ],
+)
+def test_every_command_that_takes_a_file_takes_a_name(words, monkeypatch, tmp_path):
+    monkeypatch.setattr("outrider_teach.command._check_torch", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    told = run_here(*words.split(), "--model", "hf:")
+    assert "hf: is no name on Hugging Face: hf:ORG/REPO" in told.err and told.code == 1
 
 
 def downloads(hub: Hub) -> list[str]:

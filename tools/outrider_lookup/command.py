@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider_cli.help import Command, Group, help_of
+from outrider_cli.hub.models import model_file
 from outrider_cli.services.commands import ModelPath
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _tokens(model: Path, file: Path | None, prompt: str | None, escape: bool) ->
 
     from outrider.engine.llama_loading import tokenize
 
-    return tokenize(model, unescaped(text) if escape else text)
+    return tokenize(model_file("model", model), unescaped(text) if escape else text)
 
 
 def _piece_length(context: int, trained: int) -> int:
