@@ -69,8 +69,9 @@ def download(file: RemoteFile, blobs: Path, lock: Path, say: Say) -> None:
         partial = _partial(file, blobs)
         partial.touch()
         with partial.open("r+b") as kept:
-            found = _complete(file, kept, say)
-        if found != file.sha256:
+            content = _Content(kept)
+            _complete(file, content, say)
+        if content.sha256 != file.sha256:
             partial.unlink()
             raise Damaged
         os.replace(partial, blobs / file.sha256)
@@ -80,33 +81,62 @@ def _partial(file: RemoteFile, blobs: Path) -> Path:
     return blobs / f"{file.sha256}.incomplete"
 
 
-def _complete(file: RemoteFile, kept: BinaryIO, say: Say) -> str:
-    """Download what is missing of a file; return the checksum of all of it."""
-    digest = hashlib.sha256()
-    while chunk := kept.read(_CHUNK):
-        digest.update(chunk)
+class _Content:
+    """What is there of a file, and its checksum so far."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        while chunk := file.read(_CHUNK):
+            self._digest.update(chunk)
+
+    @property
+    def size(self) -> int:
+        """The bytes that are there."""
+        return self._file.tell()
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of all of them, hexadecimal."""
+        return self._digest.hexdigest()
+
+    def append(self, chunk: bytes) -> None:
+        """Write what comes next."""
+        self._file.write(chunk)
+        self._digest.update(chunk)
+
+    def empty(self) -> None:
+        """Forget what is there."""
+        self._file.truncate(self._file.seek(0))
+        self._digest = hashlib.sha256()
+
+
+def _complete(file: RemoteFile, content: _Content, say: Say) -> None:
+    """Download what is missing of a file, over several connections where they break."""
     failures = 0
-    while (start := kept.tell()) < file.size:
+    while (start := content.size) < file.size:
         try:
-            with _answer(file.url, start) as response:
-                if start and response.status_code != _PARTIAL:  # it begins anew
-                    kept.truncate(kept.seek(0))
-                    digest = hashlib.sha256()
-                for chunk in response.iter_bytes(_CHUNK):
-                    kept.write(chunk)
-                    digest.update(chunk)
-                    say(kept.tell())
-                    if kept.tell() > file.size:
-                        break
+            _continue(file, content, say)
         except httpx2.TransportError:
-            failures = 1 if kept.tell() > start else failures + 1
+            failures = 1 if content.size > start else failures + 1
             if failures == _TRIES:
                 raise
             time.sleep(_PAUSE)
         else:
-            if kept.tell() == start:  # an answer without a byte will be no other the next time
+            if content.size == start:  # the next answer would have no byte, too
                 break
-    return digest.hexdigest()
+
+
+def _continue(file: RemoteFile, content: _Content, say: Say) -> None:
+    """Download what comes after what is there, over one connection."""
+    with _answer(file.url, content.size) as response:
+        if response.status_code != _PARTIAL:  # from its first byte on
+            content.empty()
+        for chunk in response.iter_bytes(_CHUNK):
+            content.append(chunk)
+            say(content.size)
+            if content.size > file.size:
+                break
 
 
 @contextmanager

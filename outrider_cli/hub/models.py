@@ -5,9 +5,8 @@ What is in huggingface_hub's cache is taken from there, without a request; else 
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
     from outrider_cli.hub.download import RemoteFile
 
 _MEGABYTE, _GIGABYTE = 10**6, 10**9
+_SHA256 = re.compile(r"[0-9a-f]{64}")  # which becomes the name of a file
 
 
-class _Missing(Exception):
-    """What a repository does not have; the message is all that is said."""
+class _Refused(Exception):
+    """Why a model does not come; the message is all that is said."""
 
 
 @cache
@@ -42,10 +42,10 @@ def model_file(option: str, path: Path) -> Path:
     try:
         return _cached(name, usual_alone=True) or _download(name)
     except ModuleNotFoundError as error:
-        if error.name != "huggingface_hub":
+        if error.name not in ("huggingface_hub", "httpx2"):
             raise
         words = f"{name} needs huggingface_hub: pip install 'outrider[llama]'"
-    except _Missing as reason:
+    except _Refused as reason:
         words = str(reason)
     except Exception as error:
         from outrider_cli.hub.refusals import refusal
@@ -117,7 +117,7 @@ def _files(name: HubName) -> Sequence[RepoSibling]:
     known = {each.rfilename: each for each in info.siblings or ()}
     found = choose(known, name)
     if not found:
-        raise _Missing(_missing(name, list(known)))
+        raise _Refused(_missing(name, list(known)))
     return [known[each] for each in found]
 
 
@@ -130,7 +130,7 @@ def _missing(name: HubName, known: Sequence[str]) -> str:
 
 
 def _make_room(name: HubName, files: Sequence[RepoSibling]) -> None:
-    """Raise OSError if the disk has no room for what is to come, else say what that is."""
+    """Refuse what the disk has no room for, else say what is to come."""
     from outrider_cli.hub.download import missing_bytes
     from outrider_cli.screen import note
 
@@ -138,8 +138,9 @@ def _make_room(name: HubName, files: Sequence[RepoSibling]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     blobs = _folder(name) / "blobs"
     left = sum(missing_bytes(remote, blobs) for each in files if (remote := _remote(name, each)))
-    if left > shutil.disk_usage(folder).free:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), _show_size(left))
+    if left > (free := shutil.disk_usage(folder).free):
+        room = f"{_show_size(left)}, and {folder} has room for {_show_size(free)}"
+        raise _Refused(f"{name} needs {room}; HF_HOME names another folder")
     if left:
         note(f"downloading {name}, {_show_size(left)}, into {folder}")
 
@@ -150,7 +151,7 @@ def _remote(name: HubName, file: RepoSibling) -> RemoteFile | None:
 
     from outrider_cli.hub.download import RemoteFile
 
-    if file.lfs is None:
+    if file.lfs is None or not _SHA256.fullmatch(file.lfs.sha256):
         return None
     url = hf_hub_url(name.repository, file.rfilename)
     return RemoteFile(url, file.lfs.size, file.lfs.sha256)
@@ -161,13 +162,15 @@ def _fetch(name: HubName, file: RepoSibling) -> Path:
     from huggingface_hub import hf_hub_download
 
     from outrider_cli.hub.download import download
+    from outrider_cli.render import visible
     from outrider_cli.screen import Progress
 
     folder, progress = _folder(name), Progress()
     lock = folder.parent / ".locks" / folder.name
     try:
         if (remote := _remote(name, file)) is not None:
-            say = _Shown(file.rfilename, remote.size, progress.say)
+            shown = visible(file.rfilename.rpartition("/")[2])
+            say = _Shown(shown, remote.size, progress.say)
             download(remote, folder / "blobs", lock / f"{remote.sha256}.lock", say)
         return Path(hf_hub_download(name.repository, file.rfilename))
     finally:
@@ -178,7 +181,7 @@ class _Shown:
     """Shows how much of a file is there, and how fast it comes."""
 
     def __init__(self, file: str, size: int, say: Callable[[str], None]) -> None:
-        self._words = f"downloading {file.rpartition('/')[2]}"
+        self._words = f"downloading {file}"
         self._size = size
         self._say = say
         self._first: tuple[float, int] | None = None  # when it began, with which bytes

@@ -66,6 +66,5 @@ def _answered(name: HubName, error: HfHubHTTPError, hub: str) -> str:
 def _unwritten(name: HubName, error: OSError) -> str:
     place = constants.HF_HUB_CACHE
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        size = f" for {error.filename}" if error.filename else ""
-        return f"{name} needs room{size} that {place} does not have; HF_HOME names another folder"
+        return f"{name} does not fit {place}, which is full; HF_HOME names another folder"
     return f"{name} cannot be kept in {place}: {error.strerror or error}"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
 
 COMMIT = "c" * 40
 TOKEN = "hf_token_of_a_test"
@@ -30,6 +31,8 @@ class Hub:
     continues: bool = True  # takes a Range
     damages: bool = False  # sends other bytes than it says
     status: int = 200
+    cdn: str = ""  # where it redirects downloads, as the real one does
+    tokens: set[str] = field(default_factory=set)  # that it was shown; "" for none
     asked: list[str] = field(default_factory=list)  # "METHOD path range"
     url: str = ""
 
@@ -75,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
     def _answer(self, with_body: bool) -> None:
-        path, hub = self.path.partition("?")[0], self.hub
+        path, hub = unquote(self.path.partition("?")[0]), self.hub
         hub.asked.append(f"{self.command} {path} {self.headers.get('Range', '')}".strip())
         if hub.status != 200:
             return self._refuse(hub.status, "")
@@ -87,6 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _give(self, wanted: Mapping[str, str], with_body: bool) -> None:
         repository, hub = wanted["repository"], self.hub
         said = self.headers.get("Authorization", "")
+        hub.tokens.add(said.removeprefix("Bearer "))
         if said and said != f"Bearer {TOKEN}":
             return self._refuse(401, "", "Invalid credentials in Authorization header")
         if repository not in hub.repositories:
@@ -97,6 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(401, "GatedRepo")
         if wanted["file"] not in hub.repositories[repository]:
             return self._refuse(404, "EntryNotFound")
+        if hub.cdn and with_body:
+            return self._begin(302, 0, {"Location": hub.cdn + self.path})
         self._send(hub.repositories[repository][wanted["file"]], with_body)
 
     def _list(self, repository: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from model_making.tasks import make_tasks, write_tasks
+from outrider_bench.command import _split_pair
 from outrider_bench.cores import why_not_apart
 from outrider_bench.shaper import why_not
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
@@ -207,11 +208,27 @@ def test_services_have_cores_of_their_own_and_other_numerics_stand_beside(tmp_pa
         (("--pair", "a.gguf"), 2, "--pair takes TARGET.gguf:DRAFT.gguf, not a.gguf"),
         (("--json", "no/such/file"), 1, "json: there is no folder no/such"),
         (("--prompt-file", "none"), 1, "prompt-file: there is no file none"),
+        (("--pair", "hf:a:b.gguf"), 1, "model: hf:a is no name on Hugging Face"),
         (("--pair", "a.gguf:b.gguf"), 1, "model: there is no file a.gguf"),
     ],
 )
 def test_what_a_user_can_get_wrong_is_one_line(arguments: tuple[str, ...], code: int, message: str):
     is_one_line(run_here("bench", *SMALL, *arguments), code, message)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [
+        ("a.gguf", "b.gguf"),
+        ("hf:a/b", "hf:c/d:Q8_0"),
+        ("hf:a/b:Q4_K_M", "hf:c/d"),
+        ("hf:a/b:Q4_K_M", "/small/x.gguf"),
+        ("hf:a/b", "./x.gguf"),
+        ("x.gguf", "hf:a/b/x.gguf"),
+    ],
+)
+def test_a_pair_may_have_names_with_colons_of_their_own(target: str, draft: str):
+    assert _split_pair(f"{target}:{draft}") == (Path(target), Path(draft))
 
 
 @pytest.mark.parametrize(

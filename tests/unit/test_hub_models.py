@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,6 +16,7 @@ import pytest
 from huggingface_hub import close_session, constants
 
 from outrider.errors import InvalidConfig
+from outrider_cli import screen
 from outrider_cli.hub import download, models
 from tests.support.commands import run_here
 from tests.support.hub import TOKEN, Hub, running_hub
@@ -173,6 +175,14 @@ def test_a_token_opens_a_gated_repository(hub, monkeypatch):
     assert file_of(NAME).read_bytes() == CONTENT["Q4_K_M"]
 
 
+def test_a_token_goes_to_the_hub_and_not_to_where_it_sends_us(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with running_hub(repositories=hub.repositories) as cdn:
+        hub.cdn = cdn.url
+        assert file_of(NAME).read_bytes() == CONTENT["Q4_K_M"]
+    assert TOKEN in hub.tokens and downloads(cdn) and cdn.tokens == {""}
+
+
 def test_a_token_that_is_none_is_refused(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_old")
     assert "does not accept the token in use (HF_TOKEN)" in refused(NAME)
@@ -217,15 +227,37 @@ def test_a_disk_without_room_is_found_before_the_download(hub, monkeypatch):
     usage: Any = Mock(return_value=Mock(free=10**6))
     monkeypatch.setattr(shutil, "disk_usage", usage)
     line = refused(NAME)
-    assert "needs room for 4 MB that" in line and "HF_HOME" in line
+    assert "needs 4 MB, and " in line and " has room for 1 MB; HF_HOME" in line
     assert not downloads(hub)
 
 
 def test_a_disk_that_becomes_full_is_named_and_what_came_is_kept(hub, monkeypatch, tmp_path):
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(models._Shown, "__call__", Mock(side_effect=full))
-    assert "needs room that" in refused(NAME)
+    assert "hub, which is full; HF_HOME" in refused(NAME)
     assert list((tmp_path / "hub").rglob("*.incomplete"))
+
+
+def test_two_who_want_a_file_at_once_download_it_once(hub, tmp_path):
+    content = CONTENT["Q8_0"]
+    file = download.RemoteFile(
+        f"{hub.url}/{MODEL}/resolve/main/m-Q8_0.gguf",
+        len(content),
+        hashlib.sha256(content).hexdigest(),
+    )
+    lock = tmp_path / "locks" / "one.lock"
+    with ThreadPoolExecutor() as pool:
+        both = [pool.submit(download.download, file, tmp_path, lock, print) for _ in range(2)]
+        assert [each.result() for each in both] == [None, None]
+    assert len(downloads(hub)) == 1 and (tmp_path / file.sha256).read_bytes() == content
+
+
+def test_a_name_with_codes_for_a_terminal_is_shown_without_them(hub, monkeypatch):
+    hub.repositories["odd/one"] = {"a\x1b[2Jb-Q4_K_M.gguf": b"GGUF"}
+    said: list[str] = []
+    monkeypatch.setattr(screen.Progress, "say", lambda self, text: said.append(text))
+    file_of("hf:odd/one")
+    assert said and not any("\x1b" in text for text in said)
 
 
 def test_without_the_library_the_line_says_how_to_install_it(monkeypatch):
@@ -236,7 +268,7 @@ def test_without_the_library_the_line_says_how_to_install_it(monkeypatch):
 def test_progress_says_how_much_and_how_fast(monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(models.time, "monotonic", iter([0.0, 2.0]).__next__)
-    shown = models._Shown("x/big.gguf", 4 * 10**9, said.append)
+    shown = models._Shown("big.gguf", 4 * 10**9, said.append)
     shown(10**9)
     shown(2 * 10**9)
     assert said == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -399,10 +400,16 @@ def _read_pairs(
             raise typer.BadParameter("--model needs --draft-model: pairs are measured")
         yield choose_target(model), own
     for text in given or ():
-        target, colon, draft = text.partition(":")
-        if not colon or not draft:
-            raise typer.BadParameter(f"--pair takes TARGET.gguf:DRAFT.gguf, not {text}")
-        yield choose_target(Path(target)), choose_target(Path(draft))
+        target, draft = _split_pair(text)
+        yield choose_target(target), choose_target(draft)
+
+
+def _split_pair(text: str) -> tuple[Path, Path]:
+    """Return target and draft, paths or names on Hugging Face, which have colons of their own."""
+    found = re.fullmatch(r"(hf:[^:]+(?::(?!hf:)[^:/]+)?|[^:]+):(.+)", text)
+    if found is None:
+        raise typer.BadParameter(f"--pair takes TARGET.gguf:DRAFT.gguf, not {text}")
+    return Path(found[1]), Path(found[2])
 
 
 def _hosted(
