@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from outrider.errors import EngineBusy, InvalidRequest, PromptTooLong
+from tests.support.clients import NODE, run_program, run_python
 from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
 from tests.support.lazy import Lazy
@@ -22,7 +20,6 @@ from tests.support.lazy import Lazy
 openai = Lazy("openai")
 
 KEY = "a key of sixteen characters"
-VERCEL = Path(__file__).with_name("vercel")
 CHAT: Any = [{"role": "user", "content": "Hi"}]
 TOOL: Any = {
     "type": "function",
@@ -613,7 +610,7 @@ print(json.dumps([
     small = FakeOrchestrator()
     small.error = PromptTooLong(900, 508, 512)
     async with serving(small, api_key=KEY) as small_url:
-        told = json.loads(await _run(script, f"{small_url}/v1", url, KEY))
+        told = json.loads(await run_python(script, f"{small_url}/v1", url, KEY))
     assert told == [fake.text, fake.text, 15, fake.text]
 
 
@@ -632,9 +629,9 @@ print(json.dumps([
 ]))
 """
     fake.text = '{"city": "Köln"}'
-    assert json.loads(await _run(script, url, KEY, "JSON", "JSON_SCHEMA")) == ["Köln"] * 2
+    assert json.loads(await run_python(script, url, KEY, "JSON", "JSON_SCHEMA")) == ["Köln"] * 2
     fake.text = '\n{"name": "Weather", "arguments": {"city": "Köln"}}\n</tool_call>'
-    assert json.loads(await _run(script, url, KEY, "TOOLS")) == ["Köln"]
+    assert json.loads(await run_python(script, url, KEY, "TOOLS")) == ["Köln"]
 
 
 async def test_pydantic_ai_runs_an_agent_with_a_tool(url: str, fake: FakeOrchestrator):
@@ -657,16 +654,16 @@ async def main():
 asyncio.run(main())
 """
     fake.texts = ['<tool_call>{"name": "weather", "arguments": {"city": "Köln"}}</tool_call>']
-    assert json.loads(await _run(script, url, KEY)) == [fake.text, ["Köln"]]
+    assert json.loads(await run_python(script, url, KEY)) == [fake.text, ["Köln"]]
 
 
 @pytest.mark.skipif(
-    not (VERCEL / "node_modules").is_dir(), reason="scripts/vercel has not installed the SDK"
+    not (NODE / "node_modules/ai").is_dir(), reason="scripts/node-clients has not installed the SDK"
 )
 async def test_the_vercel_sdk_chats_and_calls_a_tool(url: str, fake: FakeOrchestrator):
     called = '\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
     fake.texts = [fake.text, fake.text, called]
-    said = await _run_program("node", str(VERCEL / "chat.mjs"), url, KEY)
+    said = await run_program("node", str(NODE / "vercel.mjs"), url, KEY)
     calls = [["weather", {"city": "Köln"}]]
     assert json.loads(said) == [fake.text, fake.text, calls, "tool-calls"]
 
@@ -684,7 +681,7 @@ print(json.dumps([
     len(vectors.embed_documents(["a", "bb"])),
 ]))
 """
-    assert json.loads(await _run(script, url, KEY)) == [fake.text, fake.text, 2]
+    assert json.loads(await run_python(script, url, KEY)) == [fake.text, fake.text, 2]
 
 
 async def test_the_llm_tool_chats(url: str, fake: FakeOrchestrator, tmp_path: Path):
@@ -694,22 +691,5 @@ async def test_the_llm_tool_chats(url: str, fake: FakeOrchestrator, tmp_path: Pa
     script = "import sys; from llm.cli import cli; cli(sys.argv[1:])"
     for flags in ([], ["--no-stream"]):
         words = ("prompt", "Hi", "-m", "outrider", "-n", *flags)
-        said = await _run(script, *words, LLM_USER_PATH=str(tmp_path))
+        said = await run_python(script, *words, LLM_USER_PATH=str(tmp_path))
         assert said.strip() == fake.text
-
-
-async def _run(script: str, *words: str, **environment: str) -> str:
-    """Run a client in a process of its own: its warnings and globals are its own affair."""
-    return await _run_program(sys.executable, "-c", script, *words, **environment)
-
-
-async def _run_program(*command: str, **environment: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment},
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()[-2000:]
-    return out.decode()

@@ -1,0 +1,30 @@
+"""Clients in processes of their own: their warnings and globals are their own affair."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+NODE = Path(__file__).parents[1] / "http/node"
+"""Of the clients in JavaScript."""
+
+
+async def run_python(script: str, *words: str, **environment: str) -> str:
+    """Run a script of Python; return what it prints."""
+    return await run_program(sys.executable, "-c", script, *words, **environment)
+
+
+async def run_program(*command: str, **environment: str) -> str:
+    """Run a program that must succeed; return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment},
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()[-2000:]
+    return out.decode()
