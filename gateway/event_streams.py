@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -18,7 +19,6 @@ Item = TypeVar("Item")
 ANSWER = "outrider.answer"
 """In the scope of a request whose answer is kept: what is kept of it, with a method `fail`."""
 
-PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -31,8 +31,31 @@ class ClientGone(Exception):
 
 def event(data: Mapping[str, Any], name: str = "") -> bytes:
     """Return a server-sent event."""
-    text = f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    text = f"data: {_json(data)}\n\n"
     return (f"event: {name}\n{text}" if name else text).encode()
+
+
+def line(data: Mapping[str, Any], name: str = "") -> bytes:
+    """Return a line of JSON, which has no place for a name."""
+    return f"{_json(data)}\n".encode()
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a stream is written: `write` takes what is sent and its name, `ping` adds nothing."""
+
+    media_type: str
+    write: Callable[[Mapping[str, Any], str], bytes]
+    ping: bytes
+
+
+EVENTS = Framing("text/event-stream", event, b": ping\n\n")
+LINES = Framing("application/x-ndjson", line, b" ")
+"""Lines of JSON; before one there may be blanks, while an empty line is an error to clients."""
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, Item]) -> Item:
@@ -64,8 +87,6 @@ class EventStream(Response):
     A server that stops cancels it; that is such an error too.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(
         self,
         events: AsyncGenerator[bytes],
@@ -73,13 +94,15 @@ class EventStream(Response):
         refusal: Callable[[Exception], Response],
         last_words: Callable[[Exception], bytes],
         ping_seconds: float,
+        framing: Framing = EVENTS,
     ) -> None:
-        super().__init__(headers=_HEADERS)
+        super().__init__(headers=_HEADERS, media_type=framing.media_type)
         del self.headers["content-length"]
         self._events = events
         self._refusal = refusal
         self._last_words = last_words
         self._ping_seconds = ping_seconds
+        self._ping = framing.ping
         self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,7 +121,8 @@ class EventStream(Response):
             await _send(send, b"", more=False)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(_with_pings(self._events, self._ping_seconds)) as events:
+        pinged = _with_pings(self._events, self._ping, self._ping_seconds)
+        async with aclosing(pinged) as events:
             try:
                 first = await anext(events, b"")
             except Exception as error:
@@ -128,7 +152,9 @@ async def _send(send: Send, chunk: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
 
-async def _with_pings(events: AsyncGenerator[bytes], seconds: float) -> AsyncGenerator[bytes]:
+async def _with_pings(
+    events: AsyncGenerator[bytes], ping: bytes, seconds: float
+) -> AsyncGenerator[bytes]:
     """Yield the events, and a ping whenever none comes for so long."""
     step: asyncio.Future[bytes] | None = None
     try:
@@ -136,7 +162,7 @@ async def _with_pings(events: AsyncGenerator[bytes], seconds: float) -> AsyncGen
             step = step or asyncio.ensure_future(anext(events, b""))
             await asyncio.wait({step}, timeout=seconds)
             if not step.done():
-                yield PING
+                yield ping
                 continue
             chunk, step = step.result(), None
             if not chunk:

@@ -22,7 +22,7 @@ from gateway.accumulator import Accumulator
 from gateway.bodies import written
 from gateway.body_fields import GenerationFields, Prompt, name_of_input, named_as_in
 from gateway.config import HttpConfig
-from gateway.event_streams import DONE, EventStream, event, numbered
+from gateway.event_streams import DONE, EVENTS, EventStream, Framing, numbered
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
 from orchestrator.metering import for_client
@@ -61,6 +61,7 @@ class Dialect:
     error_event: str = ""
     typed: bool = False
     ending: bytes = b""
+    framing: Framing = EVENTS
 
     def body(self, failure: http_errors.HttpFailure) -> dict[str, Any]:
         """Return the body of an error of the request that this task works for."""
@@ -77,7 +78,7 @@ class Dialect:
 
     def last_words(self, error: Exception) -> bytes:
         """Return the event that ends a stream that failed."""
-        return event(self.body(failure_of(error)), self.error_event)
+        return self.framing.write(self.body(failure_of(error)), self.error_event)
 
 
 OPENAI = Dialect(http_errors.openai_body, ending=DONE)
@@ -372,6 +373,7 @@ class Gateway:
                 refusal=dialect.error,
                 last_words=dialect.last_words,
                 ping_seconds=self._config.ping_seconds,
+                framing=dialect.framing,
             )
         async with aclosing(self._generate(ask, prepare)) as stream:
             async for number, brought in stream:
@@ -384,7 +386,7 @@ class Gateway:
         async with aclosing(self._generate(ask, prepare)) as stream:
             async for number, brought in stream:
                 for each in answer.events(number, brought):
-                    yield event(each, each["type"] if dialect.typed else "")
+                    yield dialect.framing.write(each, each["type"] if dialect.typed else "")
         if dialect.ending:
             yield dialect.ending
 
