@@ -12,7 +12,7 @@ from gateway.accumulator import Accumulator, Completion
 from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, string_in
 from gateway.openai.requests import Ask, ChatBody, ResponseFormat, SchemaFormat, chat_of
 from gateway.turns import TurnStream
-from gateway.usage import acceptance_metrics, timings, usage
+from gateway.usage import reports, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Thought, TurnEvent
 from outrider.errors import InvalidRequest
 from outrider.messages import FinishReason
@@ -350,5 +350,4 @@ def _usage(gathering: Accumulator) -> dict[str, int]:
 
 def _reports(completion: Completion) -> dict[str, Any]:
     assert completion.finished is not None
-    statistics = completion.finished.statistics
-    return {"timings": timings(statistics), "metrics": acceptance_metrics(statistics)}
+    return reports(completion.finished.statistics)

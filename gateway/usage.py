@@ -89,6 +89,11 @@ def acceptance_metrics(statistics: Statistics) -> dict[str, Any]:
     }
 
 
+def reports(statistics: Statistics) -> dict[str, Any]:
+    """Return how speculation went, as llama-server and vLLM report it."""
+    return {"timings": timings(statistics), "metrics": acceptance_metrics(statistics)}
+
+
 def acceptance_histogram(statistics: Statistics) -> list[int]:
     """Return in how many rounds with a draft exactly 0, 1, 2 ... of its tokens were accepted."""
     # Tokens are accepted from the first on, so those that got to i are those that passed i - 1.

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from gateway.accumulator import Accumulator, Addition, CommittedToken, Completion
 from gateway.openai.requests import Ask
 from gateway.turns import ChatReading, TurnStream
-from gateway.usage import acceptance_metrics, timings, usage
+from gateway.usage import reports, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Thought, TurnEvent
 from outrider.messages import FinishReason
 from outrider.response import Event, Finished, Started, Token
@@ -144,7 +144,7 @@ def _reports(gathering: Accumulator) -> dict[str, Any]:
     if len(gathering.completions) != 1:
         return {"metrics": None}
     (statistics,) = gathering.statistics
-    return {"timings": timings(statistics), "metrics": acceptance_metrics(statistics)}
+    return reports(statistics)
 
 
 def finish_reason(finished: Finished) -> str:
@@ -358,14 +358,15 @@ class ChatShape:
     def _logprobs(self, tokens: Sequence[CommittedToken]) -> dict[str, Any] | None:
         if not self.wants_logprobs:
             return None
-        return {"content": [_chat_logprob(token) for token in tokens], "refusal": None}
+        return {"content": [chat_logprob(token) for token in tokens], "refusal": None}
 
 
 def _call(id_: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _chat_logprob(token: CommittedToken) -> dict[str, Any]:
+def chat_logprob(token: CommittedToken) -> dict[str, Any]:
+    """Return a token of a chat with its log probability and the most probable ones."""
     value = token.logprob.value if token.logprob is not None else 0.0
     return {
         **_token_logprob(token.text, value),
