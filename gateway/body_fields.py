@@ -53,7 +53,7 @@ _NAMES = {
     "keep_token_count": ("n_keep",),
     "json_schema": (
         *("json_schema", "response_format", "text", "output_config"),
-        *("structured_outputs", "guided_json"),
+        *("structured_outputs", "guided_json", "format"),
     ),
     "grammar": ("grammar", "structured_outputs", "guided_choice", "guided_grammar"),
     "prompt": ("messages", "input", "prompt"),
@@ -284,11 +284,14 @@ def check_choice_count(count: int | None, prompt_count: int) -> int:
 
 
 def name_in(fields: Body, field: str) -> str:
-    """Return the name under which a client sent a field of a Request."""
-    names = _NAMES.get(field, ())
-    sent = [name for name in names if getattr(fields, name, None) is not None]
-    known = [name for name in names if name in type(fields).model_fields]
-    return next(iter(sent + known), field)
+    """Return the name under which a client sent a field of a Request, perhaps in `options`."""
+    members = type(fields).model_fields
+    known = [name for name in _NAMES.get(field, (field,)) if name in members]
+    sent = [name for name in known if getattr(fields, name) is not None]
+    if found := next(iter(sent + known), None):
+        return members[found].alias or found
+    options = getattr(fields, "options", None)
+    return f"options.{name_in(options, field)}" if isinstance(options, Body) else field
 
 
 def name_of_input(field: str, sent: str, count: int, first: int) -> str:

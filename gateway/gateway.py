@@ -7,9 +7,10 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol
@@ -17,14 +18,15 @@ from typing import Any, Protocol
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
-from gateway import anthropic, http_errors, llama_server
+from gateway import anthropic, http_errors, llama_server, ollama
 from gateway.accumulator import Accumulator
 from gateway.bodies import written
-from gateway.body_fields import GenerationFields, Prompt, name_of_input, named_as_in
+from gateway.body_fields import Body, Prompt, name_of_input, named_as_in
 from gateway.config import HttpConfig
-from gateway.event_streams import DONE, EVENTS, EventStream, Framing, numbered
+from gateway.event_streams import DONE, EVENTS, LINES, EventStream, Framing, numbered
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
+from orchestrator.chat.template import ChatTemplate
 from orchestrator.metering import for_client
 from orchestrator.service import Orchestrator
 from outrider import request_scope
@@ -54,7 +56,8 @@ class Dialect:
     """How a family of routes reports errors and writes streams.
 
     An error in a stream is an event of the name `error_event`; other events are called by their
-    type where they are `typed`, and `ending` comes after the last of them.
+    type where they are `typed`, and `ending` comes after the last of them. `statuses` are those
+    that a family has for some reasons in place of ours.
     """
 
     shape: Callable[[http_errors.HttpFailure], dict[str, Any]]
@@ -62,6 +65,7 @@ class Dialect:
     typed: bool = False
     ending: bytes = b""
     framing: Framing = EVENTS
+    statuses: Mapping[str, int] = field(default_factory=dict)
 
     def body(self, failure: http_errors.HttpFailure) -> dict[str, Any]:
         """Return the body of an error of the request that this task works for."""
@@ -70,7 +74,8 @@ class Dialect:
 
     def refusal(self, failure: http_errors.HttpFailure) -> Response:
         """Return the answer to a request that failed."""
-        return JSONResponse(self.body(failure), status_code=failure.status, headers=failure.headers)
+        status = self.statuses.get(failure.reason or "", failure.status)
+        return JSONResponse(self.body(failure), status_code=status, headers=failure.headers)
 
     def error(self, error: Exception) -> Response:
         """Return the answer to a request that failed with an error."""
@@ -85,6 +90,7 @@ OPENAI = Dialect(http_errors.openai_body, ending=DONE)
 RESPONSES = Dialect(http_errors.openai_body, typed=True)
 LLAMA = Dialect(http_errors.llama_body)
 ANTHROPIC = Dialect(http_errors.anthropic_body, error_event="error", typed=True)
+OLLAMA = Dialect(http_errors.ollama_body, framing=LINES, statuses={"ENGINE_BUSY": 503})
 
 
 class HttpAnswer(Protocol):
@@ -150,7 +156,7 @@ class Gateway:
         count = _prompt_token_count(await self._read_chat(body, body))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
-    async def _read_chat(self, body: requests.ChatBody, sent: GenerationFields) -> requests.Ask:
+    async def _read_chat(self, body: requests.ChatBody, sent: Body) -> requests.Ask:
         """Return what a chat asks for, rendered and tokenized; `sent` is the client's own body."""
         chat = requests.read_template(body)
         rendered, model = await self._orchestrator.apply_template(chat)
@@ -266,6 +272,61 @@ class Gateway:
         parsed = await self._read_chat(anthropic.read_count(body), body)
         return JSONResponse({"input_tokens": _prompt_token_count(parsed)})
 
+    # --- Ollama ---
+
+    async def chat_ollama(self, body: ollama.OllamaChat) -> Response:
+        """Answer a chat."""
+        if not body.messages:
+            return self._loaded(ollama.message_of)
+        parsed = await self._read_chat(ollama.read_chat(body), body)
+        return await self._ollama(parsed, ollama.message_of)
+
+    async def generate_ollama(self, body: ollama.OllamaPrompt) -> Response:
+        """Answer a prompt, or continue it where it is `raw`."""
+        if not body.prompt:
+            return self._loaded(ollama.response_of)
+        if body.raw:
+            with named_as_in(body):
+                parsed = replace(ollama.read_raw(body), fields=body)
+        else:
+            parsed = await self._read_chat(ollama.read_prompt(body), body)
+        return await self._ollama(parsed, ollama.response_of)
+
+    async def _ollama(self, ask: requests.Ask, shape: ollama.Shape) -> Response:
+        answer = ollama.OllamaAnswer(ask, shape, _iso(time.time()), secrets.token_hex(6))
+        return await self._answer(ask, answer, OLLAMA)
+
+    def _loaded(self, shape: ollama.Shape) -> Response:
+        """Return that the target is loaded, or why nothing can be asked."""
+        if obstacle := self.obstacle():
+            return OLLAMA.refusal(obstacle)
+        return JSONResponse(ollama.loaded(self._model().model_name, _iso(time.time()), shape))
+
+    async def embed_ollama(self, body: ollama.OllamaInput) -> Response:
+        """Embed texts."""
+        begin = time.perf_counter()
+        found = await self._embed(ollama.read_inputs(body), "input")
+        model = found.model.name or self._model().model_name
+        return await written(ollama.embeddings, found, model, time.perf_counter() - begin)
+
+    async def embed_one_ollama(self, body: ollama.OllamaText) -> Response:
+        """Embed a text, as clients did before /api/embed."""
+        texts: list[Prompt] = [body.prompt] if body.prompt else []
+        return await written(ollama.embedding, await self._embed(texts, "prompt"))
+
+    async def show_ollama(self, body: ollama.OllamaName) -> Response:
+        """Describe the target."""
+        model, name = self._model(), body.model or body.name or ""
+        if not ollama.is_named(model.model_name, name):
+            return OLLAMA.refusal(http_errors.HttpFailure(404, f"model {name!r:.80} not found"))
+        about = ollama.description(model, self._template(), _iso(self._created))
+        return JSONResponse(about)
+
+    def models_ollama(self, shape: ollama.Card) -> dict[str, Any]:
+        """Return the models that can be asked for: the target, once it is known."""
+        model = self._model()
+        return {"models": [shape(model, _iso(self._created))] if model.model_name else []}
+
     # --- llama-server ---
 
     async def complete_natively(self, body: llama_server.CompletionFields) -> Response:
@@ -306,18 +367,21 @@ class Gateway:
 
     def properties(self) -> dict[str, Any]:
         """Return the answer of /props."""
-        try:
-            template = self._orchestrator.chat_template()
-        except InvalidRequest:  # it does not compile: chats are refused, and this is not
-            template = None
         model = self._model()
         return llama_server.properties(
             model,
-            template,
+            self._template(),
             self._version,
             own_draft=own_source(model.own_draft) if model.HasField("own_draft") else None,
             endpoint_slots=self._config.slots,
         )
+
+    def _template(self) -> ChatTemplate | None:
+        """Return the template in use; None where it does not compile, and chats are refused."""
+        try:
+            return self._orchestrator.chat_template()
+        except InvalidRequest:
+            return None
 
     def slots(self) -> list[dict[str, Any]]:
         """Return the answer of /slots."""
@@ -436,6 +500,11 @@ def _pass_over(what: Sequence[str]) -> None:
     """Have the answer say what of the request is not kept."""
     if (scope := request_scope.current()) is not None:
         scope.passed_over = tuple(dict.fromkeys((*scope.passed_over, *what)))
+
+
+def _iso(seconds: float) -> str:
+    """Return a Unix time in ISO 8601."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _parts(prompt: Prompt) -> messages.PromptParts:

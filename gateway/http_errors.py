@@ -150,6 +150,11 @@ def anthropic_body(failure: HttpFailure) -> dict[str, Any]:
     return {"type": "error", "error": error, "request_id": failure.request_id or None}
 
 
+def ollama_body(failure: HttpFailure) -> dict[str, Any]:
+    """Return the error as Ollama's clients read it."""
+    return {"error": failure.message}
+
+
 def _excess(failure: HttpFailure) -> dict[str, Any]:
     """Return llama-server's counts of a prompt that is too long, on any route."""
     if failure.reason != "PROMPT_TOO_LONG" or not failure.metadata:

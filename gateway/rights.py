@@ -25,6 +25,7 @@ UNCOUNTED_PATHS = OPERATORS_PATHS | {
     *("/status", "/props", "/models", "/v1/models"),
     *("/apply-template", "/tokenize", "/detokenize", "/v1/messages/count_tokens"),
     *("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
+    *("/api/tags", "/api/ps", "/api/version", "/api/show"),
 }
 """What the limit of requests by the minute leaves out: no model computes for it."""
 

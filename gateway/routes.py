@@ -13,12 +13,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 import outrider
-from gateway import page
+from gateway import ollama, page
 from gateway.access_log import RequestScopes
 from gateway.bodies import JsonRoute
 from gateway.config import HttpConfig
 from gateway.event_streams import ClientGone, until_gone
-from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
+from gateway.gateway import ANTHROPIC, LLAMA, OLLAMA, OPENAI, Dialect, Gateway
 from gateway.http_errors import HttpFailure
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.middleware import (
@@ -81,6 +81,7 @@ def create_app(
     gateway = Gateway(orchestrator, config, metrics, outrider.__version__)
     _add_openai(app, gateway)
     _add_posts(app, gateway, "Anthropic")
+    _add_ollama(app, gateway)
     _add_llama(app, gateway, config)
     _add_ours(app, gateway)
     _add_errors(app)
@@ -131,6 +132,11 @@ _POSTS: tuple[tuple[str, str, tuple[str, ...], Callable[..., Any]], ...] = (
     ("OpenAI", "respond", ("/v1/responses", "/responses"), Gateway.respond),
     ("Anthropic", "message", ("/v1/messages",), Gateway.message),
     ("Anthropic", "count_message", ("/v1/messages/count_tokens",), Gateway.count_message),
+    ("Ollama", "ollama_chat", ("/api/chat",), Gateway.chat_ollama),
+    ("Ollama", "ollama_generate", ("/api/generate",), Gateway.generate_ollama),
+    ("Ollama", "ollama_embed", ("/api/embed",), Gateway.embed_ollama),
+    ("Ollama", "ollama_embed_one", ("/api/embeddings",), Gateway.embed_one_ollama),
+    ("Ollama", "ollama_show", ("/api/show",), Gateway.show_ollama),
     ("llama-server", "completion", ("/completion", "/completions"), Gateway.complete_natively),
     ("llama-server", "tokenize", ("/tokenize",), Gateway.tokenize),
     ("llama-server", "detokenize", ("/detokenize",), Gateway.detokenize),
@@ -176,6 +182,25 @@ def _add_openai(app: FastAPI, gateway: Gateway) -> None:
         raise HTTPException(404, f"there is no model {model!r}")
 
     _add_posts(app, gateway, "OpenAI")
+
+
+def _add_ollama(app: FastAPI, gateway: Gateway) -> None:
+    _add_posts(app, gateway, "Ollama")
+
+    @app.get("/api/tags", tags=["Ollama"], responses=_ERRORS)
+    async def tags() -> Response:
+        """List the target, once it is known."""
+        return JSONResponse(gateway.models_ollama(ollama.card))
+
+    @app.get("/api/ps", tags=["Ollama"], responses=_ERRORS)
+    async def loaded_models() -> Response:
+        """List the target, once it is known, as loaded."""
+        return JSONResponse(gateway.models_ollama(ollama.running))
+
+    @app.get("/api/version", tags=["Ollama"], responses=_ERRORS)
+    async def ollama_version() -> Response:
+        """Return the version of Ollama whose API this is."""
+        return JSONResponse({"version": ollama.VERSION})
 
 
 def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
@@ -236,6 +261,8 @@ def _add_ours(app: FastAPI, gateway: Gateway) -> None:
 def _dialect(path: str) -> Dialect:
     if path.startswith("/v1/messages"):
         return ANTHROPIC
+    if path.startswith("/api/"):
+        return OLLAMA
     others = ("/chat/completions", "/chat/completions/input_tokens", "/models", "/responses")
     return OPENAI if path.startswith("/v1/") or path in others else LLAMA
 

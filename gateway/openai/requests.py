@@ -122,8 +122,16 @@ class EmbeddingBody(Body):
 
 def chat_of(body: GenerationFields, **more: Any) -> ChatBody:
     """Return the chat that a body of another dialect asks for, with what that calls otherwise."""
-    shared = {name: getattr(body, name) for name in GenerationFields.model_fields}
-    return ChatBody.model_construct(**shared, **more)
+    return ChatBody.model_construct(**(_shared(body) | more))
+
+
+def completion_of(body: GenerationFields, **more: Any) -> CompletionBody:
+    """Return the completion that a body of another dialect asks for, as `chat_of` does."""
+    return CompletionBody.model_construct(**(_shared(body) | more))
+
+
+def _shared(body: GenerationFields) -> dict[str, Any]:
+    return {name: getattr(body, name) for name in GenerationFields.model_fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,7 @@ class Ask:
     """
 
     requests: list[Request]
-    fields: GenerationFields
+    fields: Body
     choice_count: int = 1
     streams: bool = False
     includes_usage: bool = False

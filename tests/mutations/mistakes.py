@@ -487,6 +487,13 @@ MISTAKES = (
         "        pass\n",
         ("tests/http/test_repeats.py::test_what_failed_is_tried_again",),
     ),
+    Mistake(
+        "an idle stream of lines has an empty one, at which Ollama's clients fail",
+        "gateway/event_streams.py",
+        'LINES = Framing("application/x-ndjson", line, b" ")',
+        'LINES = Framing("application/x-ndjson", line, b"\\n")',
+        ("tests/http/test_ollama.py::test_an_idle_stream_has_blanks_that_its_client_does_not_see",),
+    ),
     # --- refusals ---
     Mistake(
         "another model under the same name is taken for the one that is meant",

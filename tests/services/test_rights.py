@@ -336,7 +336,7 @@ async def test_what_no_model_computes_for_is_not_counted(tmp_path: Path):
         for _ in range(3):
             await alice.status()
             await alice.tokenize("ab")
-            for path in ("/status", "/props", "/v1/models"):
+            for path in ("/status", "/props", "/v1/models", "/api/tags", "/api/ps", "/api/version"):
                 assert (await http.get(path)).status_code == 200
             assert (await http.post("/tokenize", json={"content": "ab"})).status_code == 200
         assert (await http.post("/completion", json=BODY)).status_code == 200
@@ -363,6 +363,7 @@ REFUSED_SHAPES = {
     "/v1/chat/completions": '"type":"rate_limit_error","param":null,"code":"limit_reached"',
     "/v1/messages": '{"type":"error","error":{"type":"rate_limit_error"',
     "/completion": '{"error":{"code":429,"message":',
+    "/api/chat": '{"error":"',
 }
 
 
