@@ -82,8 +82,18 @@ def check_vocabulary(message: common.Vocabulary) -> None:
         if not -1 <= getattr(message, name) < count:
             raise InvalidRequest(f"vocabulary.{name}", f"is outside [-1, {count})")
     read_ids("vocabulary.end_token_ids", message.end_token_ids, count)
+    if message.HasField("fim_tokens"):
+        _check_fim(message.fim_tokens, count)
     if len(message.digest) > 64:
         raise InvalidRequest("vocabulary.digest", "is longer than 64 bytes")
+
+
+def _check_fim(tokens: common.FimTokens, count: int) -> None:
+    """Raise InvalidRequest for ids out of the vocabulary; -1 is none, where there may be none."""
+    for name in tokens.DESCRIPTOR.fields_by_name:
+        least = -1 if name in ("repository_token_id", "file_token_id") else 0
+        if not least <= getattr(tokens, name) < count:
+            raise InvalidRequest(f"vocabulary.fim_tokens.{name}", f"is not in [{least}, {count})")
 
 
 def check_learned(message: draft.LearnVocabularyResponse) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from outrider.engine.llama_library import ll
-from outrider.engine.model import VocabularyDescription
+from outrider.engine.model import FimTokens, VocabularyDescription
 from outrider.errors import Draining, EngineBusy
 
 T = TypeVar("T")
@@ -41,11 +41,7 @@ class Vocabulary:
 
     def describe(self) -> VocabularyDescription:
         """Return what the two models of a pair must share."""
-        vocab, count = self.pointer, self.size
-
-        def known(token_id: int) -> int | None:
-            return token_id if 0 <= token_id < count else None
-
+        vocab, count, known = self.pointer, self.size, self._known
         return VocabularyDescription(
             type=ll.llama_vocab_type(vocab),
             token_count=count,
@@ -55,6 +51,27 @@ class Vocabulary:
             adds_bos=ll.llama_vocab_get_add_bos(vocab),
             adds_eos=ll.llama_vocab_get_add_eos(vocab),
             end_token_ids=tuple(i for i in range(count) if ll.llama_vocab_is_eog(vocab, i)),
+            fim=self._fim(),
+        )
+
+    def _known(self, token_id: int) -> int | None:
+        return token_id if 0 <= token_id < self.size else None
+
+    def _fim(self) -> FimTokens | None:
+        """Return what it fills in by, as the file says or as llama.cpp knows the names."""
+        vocab, known = self.pointer, self._known
+        prefix = known(ll.llama_vocab_fim_pre(vocab))
+        suffix = known(ll.llama_vocab_fim_suf(vocab))
+        middle = known(ll.llama_vocab_fim_mid(vocab))
+        if prefix is None or suffix is None or middle is None:
+            return None
+        repository, file = ll.llama_vocab_fim_rep(vocab), ll.llama_vocab_fim_sep(vocab)
+        return FimTokens(
+            prefix=prefix,
+            suffix=suffix,
+            middle=middle,
+            repository=known(repository),
+            file=known(file),
         )
 
     def texts(self) -> list[bytes]:

@@ -67,6 +67,17 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FimTokens:
+    """The ids that stand before the parts of a prompt that asks for the middle of a text."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int | None = None
+    file: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyDescription:
     """What the two models of a pair must share. Absent special ids are None."""
 
@@ -79,6 +90,8 @@ class VocabularyDescription:
     adds_eos: bool
     end_token_ids: tuple[int, ...]
     """The ids that end a generation."""
+    fim: FimTokens | None = None
+    """Those by which it fills in a text, if it has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from outrider import handshake, wire
 from outrider.descriptions import HEAD_NUMBERS
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
-from outrider.engine.model import Numerics, Rollback, VocabularyDescription
+from outrider.engine.model import FimTokens, Numerics, Rollback, VocabularyDescription
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
 from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
@@ -390,6 +390,17 @@ def describe_vocabulary(vocabulary: VocabularyDescription, digest: bytes) -> com
         adds_eos=vocabulary.adds_eos,
         digest=digest,
         end_token_ids=vocabulary.end_token_ids,
+        fim_tokens=_describe_fim(vocabulary.fim) if vocabulary.fim else None,
+    )
+
+
+def _describe_fim(tokens: FimTokens) -> common.FimTokens:
+    return common.FimTokens(
+        prefix_token_id=tokens.prefix,
+        suffix_token_id=tokens.suffix,
+        middle_token_id=tokens.middle,
+        repository_token_id=_or_none(tokens.repository),
+        file_token_id=_or_none(tokens.file),
     )
 
 

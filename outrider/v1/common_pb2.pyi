@@ -447,7 +447,7 @@ class EngineActivity(_message.Message):
     def __init__(self, decode_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., open_session_count: _Optional[int] = ..., open_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decoding_token_count: _Optional[int] = ...) -> None: ...
 
 class Vocabulary(_message.Message):
-    __slots__ = ("type", "token_count", "bos_token_id", "eos_token_id", "eot_token_id", "adds_bos", "adds_eos", "digest", "end_token_ids", "fits_any")
+    __slots__ = ("type", "token_count", "bos_token_id", "eos_token_id", "eot_token_id", "adds_bos", "adds_eos", "digest", "end_token_ids", "fits_any", "fim_tokens")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     BOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -458,6 +458,7 @@ class Vocabulary(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FITS_ANY_FIELD_NUMBER: _ClassVar[int]
+    FIM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     type: int
     token_count: int
     bos_token_id: int
@@ -468,7 +469,22 @@ class Vocabulary(_message.Message):
     digest: bytes
     end_token_ids: _containers.RepeatedScalarFieldContainer[int]
     fits_any: bool
-    def __init__(self, type: _Optional[int] = ..., token_count: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., eot_token_id: _Optional[int] = ..., adds_bos: bool = ..., adds_eos: bool = ..., digest: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., fits_any: bool = ...) -> None: ...
+    fim_tokens: FimTokens
+    def __init__(self, type: _Optional[int] = ..., token_count: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., eot_token_id: _Optional[int] = ..., adds_bos: bool = ..., adds_eos: bool = ..., digest: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., fits_any: bool = ..., fim_tokens: _Optional[_Union[FimTokens, _Mapping]] = ...) -> None: ...
+
+class FimTokens(_message.Message):
+    __slots__ = ("prefix_token_id", "suffix_token_id", "middle_token_id", "repository_token_id", "file_token_id")
+    PREFIX_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    SUFFIX_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    MIDDLE_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    REPOSITORY_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    FILE_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    prefix_token_id: int
+    suffix_token_id: int
+    middle_token_id: int
+    repository_token_id: int
+    file_token_id: int
+    def __init__(self, prefix_token_id: _Optional[int] = ..., suffix_token_id: _Optional[int] = ..., middle_token_id: _Optional[int] = ..., repository_token_id: _Optional[int] = ..., file_token_id: _Optional[int] = ...) -> None: ...
 
 class DecodeCost(_message.Message):
     __slots__ = ("row_count", "milliseconds", "microseconds_per_token")

@@ -24,7 +24,7 @@ from outrider.engine.calibrate import (
 )
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Rollback, Row
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, FimTokens, Rollback, Row
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
 from tests.support.tiny_architectures import POSITIONS, write_architecture
@@ -106,6 +106,30 @@ def test_special_tokens_are_read_from_the_file(tmp_path: Path, load: Load) -> No
     assert (described.bos, described.eos, described.token_count) == (2, 300, SIZE + 5)
     assert (described.adds_bos, described.adds_eos) == (False, True)
     assert 300 in described.end_token_ids
+
+
+def with_fim(*names: str) -> Vocabulary:
+    """Return a vocabulary that ends in tokens of these names."""
+    tail = {SIZE + i: f"<|{name}|>" for i, name in enumerate(names)}
+    return Vocabulary(tail_count=len(names), changed=tail)
+
+
+def test_what_a_model_fills_in_by_is_known(tmp_path: Path, load: Load) -> None:
+    names = ("fim_suffix", "fim_prefix", "fim_middle", "repo_name", "file_sep")
+    described = load(write_model(tmp_path / "m.gguf", vocabulary=with_fim(*names))).describe()
+    assert described.vocabulary.fim == FimTokens(
+        prefix=SIZE + 1, suffix=SIZE, middle=SIZE + 2, repository=SIZE + 3, file=SIZE + 4
+    )
+    # What it writes of files ends a text: it is of the next one.
+    assert {SIZE + 3, SIZE + 4} < {*described.vocabulary.end_token_ids}
+
+
+def test_a_model_with_two_of_three_parts_fills_in_nothing(tmp_path: Path, load: Load) -> None:
+    its = with_fim("fim_prefix", "fim_suffix")
+    assert load(write_model(tmp_path / "m.gguf", vocabulary=its)).describe().vocabulary.fim is None
+    its = with_fim("fim_prefix", "fim_suffix", "fim_middle")
+    fim = load(write_model(tmp_path / "n.gguf", vocabulary=its)).describe().vocabulary.fim
+    assert fim is not None and (fim.repository, fim.file) == (None, None)
 
 
 def test_the_context_is_what_the_model_was_trained_on_unless_asked_for(load: Load) -> None:

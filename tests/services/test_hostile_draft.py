@@ -374,6 +374,8 @@ def describe(**changes: Any) -> common.GetModelResponse:
             for rows, milliseconds, *slope in value:
                 cost = response.decode_costs.add(row_count=rows, milliseconds=milliseconds)
                 cost.microseconds_per_token = sum(slope)
+        elif name == "fim":
+            response.vocabulary.fim_tokens.CopyFrom(common.FimTokens(**value))
         elif name.startswith("vocabulary_"):
             setattr(response.vocabulary, name.removeprefix("vocabulary_"), value)
         else:
@@ -402,6 +404,9 @@ WRONG = [
     {"vocabulary_token_count": 2**31 - 1},
     {"vocabulary_bos_token_id": 50},
     {"vocabulary_eos_token_id": -2},
+    {"fim": {"prefix_token_id": 50}},
+    {"fim": {"middle_token_id": -1}},
+    {"fim": {"file_token_id": -2}},
 ]
 
 
@@ -409,6 +414,7 @@ def test_a_usual_description_is_taken() -> None:
     check_model(describe())
     check_model(describe(costs=[(1, 66.0), (4, 55.0), (8, 100.0)]))  # four rows may cost less
     check_model(describe(costs=[]))
+    check_model(describe(fim={"suffix_token_id": 49, "file_token_id": -1}))
 
 
 @pytest.mark.parametrize("changes", WRONG, ids=lambda changes: str(changes)[:40])
