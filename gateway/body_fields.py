@@ -55,6 +55,7 @@ _NAMES = {
         *("json_schema", "response_format", "text", "output_config"),
         *("structured_outputs", "guided_json", "format"),
     ),
+    "suffix": ("suffix", "input_suffix"),
     "grammar": ("grammar", "structured_outputs", "guided_choice", "guided_grammar"),
     "prompt": ("messages", "input", "prompt"),
 }

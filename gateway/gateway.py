@@ -27,6 +27,7 @@ from gateway.event_streams import DONE, EVENTS, LINES, EventStream, Framing, num
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
 from orchestrator.chat.template import ChatTemplate
+from orchestrator.infill import Infill
 from orchestrator.metering import for_client
 from orchestrator.service import Orchestrator
 from outrider import request_scope
@@ -137,12 +138,28 @@ class Gateway:
         """Continue prompts."""
         with named_as_in(body):
             parsed = requests.read_completion(body)
+            if body.suffix:
+                parsed = await self._before(body.suffix, parsed)
         shape = answers.TextShape(parsed.requests[0].logprobs is not None, parsed.choice_count)
 
         async def echo(number: int, prompt: Started) -> None:
             shape.echoes[number] = await self._echo(parsed.requests[number], prompt)
 
         return await self._openai(parsed, shape, "cmpl", echo if parsed.echoes else None)
+
+    async def _before(self, suffix: str, ask: requests.Ask) -> requests.Ask:
+        """Return what is asked for where each prompt is to be continued up to a suffix."""
+        filled = []
+        for each in ask.requests:
+            if not isinstance(each.prompt, str):
+                raise InvalidRequest("suffix", "needs a prompt that is a text")
+            filled.append(await self._fill_in(each, Infill(each.prompt, suffix)))
+        return replace(ask, requests=filled)
+
+    async def _fill_in(self, request: Request, infill: Infill) -> Request:
+        """Return a request with the prompt that asks for the middle of a text."""
+        ids, model = await self._orchestrator.infill(infill, request.token_limit)
+        return replace(request, prompt=ids, model=model)
 
     async def chat(self, body: requests.ChatBody) -> Response:
         """Answer a chat."""
@@ -282,12 +299,14 @@ class Gateway:
         return await self._ollama(parsed, ollama.message_of)
 
     async def generate_ollama(self, body: ollama.OllamaPrompt) -> Response:
-        """Answer a prompt, or continue it where it is `raw`."""
+        """Answer a prompt, or continue it where it is `raw` or has a `suffix`."""
         if not body.prompt:
             return self._loaded(ollama.response_of)
-        if body.raw:
+        if body.raw or body.suffix:
             with named_as_in(body):
                 parsed = replace(ollama.read_raw(body), fields=body)
+                if body.suffix:
+                    parsed = await self._before(body.suffix, parsed)
         else:
             parsed = await self._read_chat(ollama.read_prompt(body), body)
         return await self._ollama(parsed, ollama.response_of)
@@ -333,6 +352,16 @@ class Gateway:
         """Continue prompts."""
         with named_as_in(body):
             ask = llama_server.read_completion(body)
+        answer = llama_server.NativeAnswer(ask, body, time.perf_counter)
+        return await self._answer(ask, answer, LLAMA)
+
+    async def fill_in(self, body: llama_server.InfillFields) -> Response:
+        """Write what is missing between two texts."""
+        with named_as_in(body):
+            ask, infill, passed_over = llama_server.read_infill(body)
+            filled = [await self._fill_in(each, infill) for each in ask.requests]
+        _pass_over(passed_over)
+        ask = replace(ask, requests=filled, fields=body)
         answer = llama_server.NativeAnswer(ask, body, time.perf_counter)
         return await self._answer(ask, answer, LLAMA)
 

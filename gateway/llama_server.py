@@ -32,6 +32,7 @@ from gateway.openai.answers import finite
 from gateway.openai.requests import Ask, ChatBody
 from gateway.usage import StreamProgress, timings
 from orchestrator.chat.template import ChatTemplate
+from orchestrator.infill import File, Infill
 from outrider.errors import InvalidRequest
 from outrider.messages import FinishReason
 from outrider.request import Detail
@@ -65,6 +66,22 @@ class CompletionFields(StreamedFields):
     image_data: ListOf[Any] | None = None
 
 
+class ExtraFile(Body):
+    """Another file, or a part of one."""
+
+    text: str
+    filename: str = "tmp"
+
+
+class InfillFields(CompletionFields):
+    """The body of /infill."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: ListOf[ExtraFile] | None = None
+    prompt: str = Field("", description="Stands right before what is missing.")
+
+
 class TokenizeBody(Body):
     """The body of /tokenize."""
 
@@ -94,13 +111,33 @@ class EmbeddingFields(Body):
 
 def read_completion(fields: CompletionFields) -> Ask:
     """Return what /completion is asked for. Raises InvalidRequest."""
-    refuse(
-        fields,
-        n_indent=(0,),
-        t_max_predict_ms=(0, -1),
-        lora=([],),
-        image_data=([],),
-    )
+    refuse(fields, n_indent=(0,), t_max_predict_ms=(0, -1))
+    return _read(fields)
+
+
+def read_infill(fields: InfillFields) -> tuple[Ask, Infill, list[str]]:
+    """Return what /infill is asked for, the text with the gap, and what of it is not kept.
+
+    Editors always say how long they would wait and how far a line is indented: that ends a text
+    sooner in llama-server, and is passed over. Raises InvalidRequest.
+    """
+    stages = fields.samplers
+    names = stages.split(";") if isinstance(stages, str) else stages or []
+    kept = [name for name in names if name != _INFILL]
+    passed_over = ["n_indent"] * bool(fields.n_indent)
+    passed_over += ["t_max_predict_ms"] * ((fields.t_max_predict_ms or 0) > 0)
+    passed_over += [f"the sampler `{_INFILL}`"] * (len(kept) < len(names))
+    files = [File(each.text, each.filename) for each in fields.input_extra or ()]
+    text = Infill(fields.input_prefix, fields.input_suffix, fields.prompt, files)
+    return _read(fields.model_copy(update={"samplers": kept})), text, passed_over
+
+
+_INFILL = "infill"
+"""llama.cpp's sampler that joins tokens which begin alike, and ends a text in doubt."""
+
+
+def _read(fields: CompletionFields) -> Ask:
+    refuse(fields, lora=([],), image_data=([],))
     prompts = read_prompts(fields.prompt)
     count = check_choice_count(fields.n if fields.n_cmpl is None else fields.n_cmpl, len(prompts))
     limit = (

@@ -102,7 +102,7 @@ class OllamaPrompt(OllamaFields):
     prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
-    suffix: str | None = Field(None, description="Not supported.")
+    suffix: str | None = Field(None, description="What follows the text that is missing.")
     template: str | None = Field(None, description="Not supported.")
     context: ListOf[Int32] | None = Field(None, description="Not supported.")
     images: ListOf[Any] | None = Field(None, description="Not supported.")
@@ -142,7 +142,10 @@ def read_prompt(body: OllamaPrompt) -> ChatBody:
 
 
 def read_raw(body: OllamaPrompt) -> Ask:
-    """Return what a prompt asks for that is no turn of a chat. Raises InvalidRequest."""
+    """Return what a prompt asks for that is no turn of a chat, as before a suffix.
+
+    Raises InvalidRequest.
+    """
     _refuse(body, system=("",))
     top_count = (body.top_logprobs or 0) if body.logprobs else None
     said = {"prompt": body.prompt, "logprobs": top_count, **_said(body)}
@@ -159,7 +162,7 @@ def read_inputs(body: OllamaInput) -> list[Prompt]:
 
 
 def _refuse(body: OllamaPrompt, **more: Any) -> None:
-    refuse(body, suffix=("",), template=("",), context=([],), images=([],), **more)
+    refuse(body, template=("",), context=([],), images=([],), **more)
 
 
 def _options(body: OllamaBody) -> OllamaOptions:
@@ -434,7 +437,7 @@ def description(
     return {
         "modelfile": f"FROM {model.model_name}\n",
         "parameters": f"num_ctx {model.context_token_count}",
-        "template": template.source if template else model.chat_template,
+        "template": _shown_template(model, template),
         "details": _details(model),
         "model_info": {
             "general.architecture": kind,
@@ -443,13 +446,28 @@ def description(
             f"{kind}.context_length": model.context_token_count,
             f"{kind}.embedding_length": model.embedding_width,
         },
-        "capabilities": list(_capabilities(template)),
+        "capabilities": list(_capabilities(model, template)),
         "modified_at": time,
     }
 
 
-def _capabilities(template: ChatTemplate | None) -> Iterator[str]:
+_TAKES_SUFFIX = "{# .Suffix #}"
+"""A comment in a template, by which Continue knows that /api/generate takes a suffix."""
+
+
+def _shown_template(model: common.GetModelResponse, template: ChatTemplate | None) -> str:
+    source = template.source if template else model.chat_template
+    return source + _TAKES_SUFFIX if _fills_in(model) else source
+
+
+def _fills_in(model: common.GetModelResponse) -> bool:
+    return model.vocabulary.HasField("fim_tokens")
+
+
+def _capabilities(model: common.GetModelResponse, template: ChatTemplate | None) -> Iterator[str]:
     yield "completion"
+    if _fills_in(model):
+        yield "insert"
     if template and template.takes_tools and template.form.calls:
         yield "tools"
     if template and _thinks(template):

@@ -138,6 +138,7 @@ _POSTS: tuple[tuple[str, str, tuple[str, ...], Callable[..., Any]], ...] = (
     ("Ollama", "ollama_embed_one", ("/api/embeddings",), Gateway.embed_one_ollama),
     ("Ollama", "ollama_show", ("/api/show",), Gateway.show_ollama),
     ("llama-server", "completion", ("/completion", "/completions"), Gateway.complete_natively),
+    ("llama-server", "infill", ("/infill",), Gateway.fill_in),
     ("llama-server", "tokenize", ("/tokenize",), Gateway.tokenize),
     ("llama-server", "detokenize", ("/detokenize",), Gateway.detokenize),
     ("llama-server", "apply_template", ("/apply-template",), Gateway.apply_template),

@@ -16,6 +16,7 @@ from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.template import ChatTemplate
 from orchestrator.completions import Completions, Events, InFlight, Observer, Turn
 from orchestrator.config import OrchestratorConfig
+from orchestrator.infill import Infill, arrange, room_for
 from orchestrator.jobs import Jobs, job_log, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.leases import PooledPeer
@@ -24,7 +25,7 @@ from orchestrator.lookup_caches import load_shared_texts
 from orchestrator.metering import counted
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted
-from orchestrator.planner import check_embedded
+from orchestrator.planner import PROMPT_RESERVE, check_embedded
 from orchestrator.pool import Pool
 from orchestrator.resuming import NOTHING_REPORTED, Reported
 from outrider import logs, wire
@@ -216,6 +217,21 @@ class Orchestrator:
         else:
             text = b"".join(texts[token_id] for token_id in ids)
         return messages.DetokenizeResponse(text=text.decode("utf-8", "replace"))
+
+    async def infill(self, asked: Infill, token_limit: int) -> tuple[list[int], ModelReference]:
+        """Return the prompt by which the target fills in a text, and which model has its ids.
+
+        It leaves room for `token_limit` tokens, a quarter of the context at most. Raises
+        InvalidRequest for a target that has no tokens for it.
+        """
+        hosted = await self.model()
+        texts = asked.texts()
+        check_count("input_extra", len(texts))
+        planner, deadline = self._completions.planner, self._deadline()
+        ids = await planner.tokenize_texts(texts, hosted, deadline, add_special=False)
+        room = room_for(hosted.model.context_token_count - PROMPT_RESERVE, token_limit)
+        known = dict(zip(texts, ids, strict=True))
+        return arrange(asked, hosted.model.vocabulary, known, room), hosted.reference
 
     async def apply_template(self, conversation: Conversation) -> tuple[str, ModelReference]:
         """Return the prompt of a chat, by the target's own template or the configured one.

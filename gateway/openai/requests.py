@@ -87,7 +87,7 @@ class CompletionBody(OpenAIFields):
     echo: bool | None = None
     logprobs: Int32 | bool | None = None
     best_of: Int32 | None = None
-    suffix: str | None = None
+    suffix: str | None = Field(None, description="What follows the text that is missing.")
 
 
 class ChatBody(OpenAIFields):
@@ -163,7 +163,9 @@ class Ask:
 
 def read_completion(body: CompletionBody) -> Ask:
     """Return what /v1/completions is asked for. Raises InvalidRequest."""
-    refuse(body, best_of=(body.n or 1,), suffix=("",))
+    refuse(body, best_of=(body.n or 1,))
+    if body.suffix and body.echo:
+        raise InvalidRequest("suffix", "does not go with echo")
     prompts = read_prompts(body.prompt)
     count = check_choice_count(body.n, len(prompts))
     more: dict[str, Any] = {"completion_count": count}

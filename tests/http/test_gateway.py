@@ -223,7 +223,7 @@ async def test_a_bug_tells_the_client_an_id_and_nothing_else(
     ("path", "body", "field"),
     [
         ("/v1/completions", {"prompt": "a", "best_of": 4}, "best_of"),
-        ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("/v1/completions", {"prompt": [5], "suffix": "b"}, "suffix"),
         ("/v1/completions", {"prompt": "a", "n": 0}, "n"),
         ("/v1/completions", {"prompt": "a", "n": 1000}, "n"),
         ("/v1/completions", {"prompt": []}, "n"),

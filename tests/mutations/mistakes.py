@@ -494,6 +494,13 @@ MISTAKES = (
         'LINES = Framing("application/x-ndjson", line, b"\\n")',
         ("tests/http/test_ollama.py::test_an_idle_stream_has_blanks_that_its_client_does_not_see",),
     ),
+    Mistake(
+        "a control token in a file that an editor sends is one in the prompt",
+        "orchestrator/service.py",
+        "tokenize_texts(texts, hosted, deadline, add_special=False)",
+        "tokenize_texts(texts, hosted, deadline, add_special=False, parse_special=True)",
+        ("tests/services/test_infill.py::test_a_control_token_in_a_file_is_text",),
+    ),
     # --- refusals ---
     Mistake(
         "another model under the same name is taken for the one that is meant",

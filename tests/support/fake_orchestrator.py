@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.template import ChatTemplate
 from orchestrator.completions import InFlight, Observer
+from orchestrator.infill import Infill, arrange, room_for
 from outrider.errors import InvalidRequest
 from outrider.messages import ANY_MODEL, DraftEnd, FinishReason, ModelReference, Origin
 from outrider.request import Conversation, Detail, Request
@@ -29,10 +30,20 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 BOS, EOS = 1, 2
 _FIRST_BYTE = 3
-VOCABULARY = _FIRST_BYTE + 256
-"""BOS, EOS, one token that is never used, and a token for every byte."""
+_FIRST_MARK = _FIRST_BYTE + 256
+_MARKS = ("PRE", "SUF", "MID", "REP", "FILE")
+VOCABULARY = _FIRST_MARK + len(_MARKS)
+"""BOS, EOS, one token that is never used, one for every byte, and those of FIM."""
 
-_NAMES = {BOS: b"<s>", EOS: b"</s>"}
+_NAMES = {BOS: b"<s>", EOS: b"</s>"} | {
+    _FIRST_MARK + i: f"<{mark}>".encode() for i, mark in enumerate(_MARKS)
+}
+FIM = common.FimTokens(
+    **{
+        f"{name}_token_id": _FIRST_MARK + i
+        for i, name in enumerate(("prefix", "suffix", "middle", "repository", "file"))
+    }
+)
 _DRAFT_LENGTH = 3
 _ORIGINS = (
     Origin.DRAFTED,
@@ -50,7 +61,13 @@ def ids_of(text: str) -> list[int]:
 
 def text_of(token_id: int) -> bytes:
     """Return what a token adds to a text."""
-    return bytes([token_id - _FIRST_BYTE]) if token_id >= _FIRST_BYTE else b""
+    is_byte = _FIRST_BYTE <= token_id < _FIRST_MARK
+    return bytes([token_id - _FIRST_BYTE]) if is_byte else b""
+
+
+def shown(ids: Iterable[int]) -> str:
+    """Return a prompt with the names of control tokens."""
+    return b"".join(_NAMES.get(each) or text_of(each) for each in ids).decode()
 
 
 class FakeOrchestrator:
@@ -72,6 +89,7 @@ class FakeOrchestrator:
         self.text = text
         self.texts: list[str] = []
         self.template, self.own_draft = template, own_draft
+        self.fim: common.FimTokens | None = FIM
         self.renders = False  # with that template, in place of lines
         self.controls: tuple[str, ...] = ()  # names in the text that are control tokens
         self.predicted = (0, 0)  # tokens of the request's prediction that stand, and that do not
@@ -188,6 +206,21 @@ class FakeOrchestrator:
             tokens=[messages.Token(token_id=i, text=text_of(i)) for i in ids]
         )
 
+    async def infill(self, asked: Infill, token_limit: int) -> tuple[list[int], ModelReference]:
+        """Return the prompt by which a text is filled in."""
+        ids = {text: ids_of(text) for text in asked.texts()}
+        room = room_for(_CONTEXT, token_limit)
+        return arrange(asked, self._vocabulary(), ids, room), ANY_MODEL
+
+    def _vocabulary(self) -> common.Vocabulary:
+        return common.Vocabulary(
+            token_count=VOCABULARY,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+            adds_bos=True,
+            fim_tokens=self.fim,
+        )
+
     async def detokenize(self, request: messages.DetokenizeRequest) -> messages.DetokenizeResponse:
         """Return the bytes as text."""
         for token_id in request.token_ids:
@@ -247,9 +280,7 @@ class FakeOrchestrator:
             file_type="F16",
             chat_template=self.template,
             own_draft=self.own_draft,
-            vocabulary=common.Vocabulary(
-                token_count=VOCABULARY, bos_token_id=BOS, eos_token_id=EOS, adds_bos=True
-            ),
+            vocabulary=self._vocabulary(),
         )
         return messages.GetStatusResponse(
             service_version="0",

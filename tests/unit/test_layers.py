@@ -124,6 +124,7 @@ PURE_OVER_PROTOBUF = (
     "outrider.wire_rounds",
     "outrider.vocabulary_pieces",
     "outrider.handshake",
+    "orchestrator.infill",
     "outrider_ray.repeating",
     "target_service.tree_rounds",
     "outrider.wire_requests",
@@ -166,7 +167,10 @@ HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no r
     *("ast", "html", "pydantic_core", "regex"),
     "outrider.PROTOCOL_VERSION",
 )
-SHAPES_MAY_TAKE = ("base64", "google.protobuf", "outrider.v1", "outrider.wire", "pydantic")
+SHAPES_MAY_TAKE = (
+    *("base64", "google.protobuf", "outrider.v1", "outrider.wire", "pydantic"),
+    "orchestrator.infill",
+)
 GRPC_PLACES = (
     *("outrider.rpc", "outrider.model_service", "outrider.client", "outrider.v1"),
     *("outrider_ray.calls", "outrider_ray.ingress"),
