@@ -26,6 +26,7 @@ from gateway.config import HttpConfig
 from gateway.event_streams import DONE, EVENTS, LINES, EventStream, Framing, numbered
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, response_input, responses
+from gateway.time_limit import in_time
 from orchestrator.chat.template import ChatTemplate
 from orchestrator.infill import Infill
 from orchestrator.metering import for_client
@@ -499,6 +500,8 @@ class Gateway:
         """Yield what a generation brings; a refusal names the field as the client did."""
         counts_cached = ask.progress.reports_prompts
         generated = self._orchestrator.generate(request, counts_cached=counts_cached)
+        if ask.most_seconds is not None:
+            generated = in_time(generated, ask.most_seconds, time.perf_counter)
         with named_as_in(ask.fields):
             if request.json_schema:
                 _pass_over(await asyncio.to_thread(passed_over, request.json_schema))

@@ -111,21 +111,20 @@ class EmbeddingFields(Body):
 
 def read_completion(fields: CompletionFields) -> Ask:
     """Return what /completion is asked for. Raises InvalidRequest."""
-    refuse(fields, n_indent=(0,), t_max_predict_ms=(0, -1))
+    refuse(fields, n_indent=(0,))
     return _read(fields)
 
 
 def read_infill(fields: InfillFields) -> tuple[Ask, Infill, list[str]]:
     """Return what /infill is asked for, the text with the gap, and what of it is not kept.
 
-    Editors always say how long they would wait and how far a line is indented: that ends a text
-    sooner in llama-server, and is passed over. Raises InvalidRequest.
+    Editors always say how far a line is indented, by which llama-server ends a text sooner: that is
+    passed over. Raises InvalidRequest.
     """
     stages = fields.samplers
     names = stages.split(";") if isinstance(stages, str) else stages or []
     kept = [name for name in names if name != _INFILL]
     passed_over = ["n_indent"] * bool(fields.n_indent)
-    passed_over += ["t_max_predict_ms"] * ((fields.t_max_predict_ms or 0) > 0)
     passed_over += [f"the sampler `{_INFILL}`"] * (len(kept) < len(names))
     files = [File(each.text, each.filename) for each in fields.input_extra or ()]
     text = Infill(fields.input_prefix, fields.input_suffix, fields.prompt, files)
@@ -143,7 +142,7 @@ def _read(fields: CompletionFields) -> Ask:
     limit = (
         fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     )
-    progress = StreamProgress.of(fields)
+    progress, most_seconds = StreamProgress.of(fields), _most_seconds(fields, count)
     requests = [
         generate_request(
             fields,
@@ -151,11 +150,28 @@ def _read(fields: CompletionFields) -> Ask:
             token_limit=-1 if limit is None else limit,
             completion_count=count,
             detail=Detail.TOKENS if fields.report else Detail.NOTHING,
-            running_statistics=progress.needs_statistics,
+            running_statistics=progress.needs_statistics or most_seconds is not None,
         )
         for prompt in prompts
     ]
-    return Ask(requests, fields, count, streams=bool(fields.stream), progress=progress)
+    return Ask(
+        requests,
+        fields,
+        count,
+        streams=bool(fields.stream),
+        most_seconds=most_seconds,
+        progress=progress,
+    )
+
+
+def _most_seconds(fields: CompletionFields, choice_count: int) -> float | None:
+    """Return how long a text may take, None for any time. Raises InvalidRequest."""
+    milliseconds = fields.t_max_predict_ms or 0
+    if milliseconds <= 0:
+        return None
+    if choice_count > 1:
+        raise InvalidRequest("t_max_predict_ms", "goes with one completion of each prompt")
+    return 1e-3 * milliseconds
 
 
 def embedded_field(fields: EmbeddingFields) -> str:

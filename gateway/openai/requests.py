@@ -147,6 +147,7 @@ class Ask:
     streams: bool = False
     includes_usage: bool = False
     echoes: bool = False
+    most_seconds: float | None = None  # after the first token; then a text with a line ends
     reading: ChatReading = field(default_factory=ChatReading)
     progress: StreamProgress = field(default_factory=StreamProgress)
 

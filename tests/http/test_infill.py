@@ -14,7 +14,7 @@ from tests.support.fake_orchestrator import BOS, MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
 from tests.support.lazy import Lazy
 
-openai = Lazy("openai")
+ollama, openai = Lazy("ollama"), Lazy("openai")
 
 VIM: dict[str, Any] = {
     "input_prefix": "int main() {\n",
@@ -90,10 +90,8 @@ async def test_llama_vim_is_given_what_is_missing(http: httpx.AsyncClient, fake:
 
 async def test_what_is_not_kept_of_a_request_is_said(http: httpx.AsyncClient):
     response = await http.post("/infill", json=VIM)
-    assert response.headers["outrider-warning"] == (
-        "passed over: n_indent; t_max_predict_ms; the sampler `infill`"
-    )
-    kept = without(["n_indent", "t_max_predict_ms", "samplers"])
+    assert response.headers["outrider-warning"] == ("passed over: n_indent; the sampler `infill`")
+    kept = without(["n_indent", "samplers"])
     response = await http.post("/infill", json=kept)
     assert "outrider-warning" not in response.headers
 
@@ -112,6 +110,42 @@ async def test_what_is_missing_is_streamed(http: httpx.AsyncClient, fake: FakeOr
     events = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert "".join(event["content"] for event in events) == fake.text
     assert events[-1]["stop"] and len(events) > 2
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds", "is_cut"),
+    [
+        ("one\ntwo and three", 20, True),
+        ("one and two and three", 20, False),  # no whole line yet
+        ("one\ntwo and three", 60_000, False),
+        ("one\ntwo and three", -1, False),
+    ],
+)
+@pytest.mark.parametrize("path", ["/infill", "/completion"])
+async def test_a_text_ends_with_a_line_when_its_time_is_over(
+    http: httpx.AsyncClient,
+    fake: FakeOrchestrator,
+    path: str,
+    text: str,
+    milliseconds: int,
+    is_cut: bool,
+):
+    fake.text, fake.round_seconds = text, 0.03
+    body = without(["response_fields", "n_indent", "samplers"])
+    response = await http.post(path, json={**body, "t_max_predict_ms": milliseconds})
+    answer = response.json()
+    assert response.status_code == 200 and text.startswith(answer["content"])
+    assert ("\n" in answer["content"]) == ("\n" in text)
+    assert (answer["content"] != text) == is_cut
+    assert answer["stop_type"] == ("limit" if is_cut else "eos")
+    assert answer["tokens_predicted"] == len(ids_of(answer["content"])) + (not is_cut)
+    assert fake.closed_count == 1
+
+
+async def test_only_one_completion_of_a_prompt_has_a_time(http: httpx.AsyncClient):
+    response = await http.post("/completion", json={"prompt": "a", "n": 2, "t_max_predict_ms": 9})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith("t_max_predict_ms: ")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +208,13 @@ async def test_continue_asks_whether_ollama_takes_a_suffix(
     fake.fim = None
     about = (await http.post("/api/show", json={"name": MODEL})).json()
     assert ".Suffix" not in about["template"] and "insert" not in about["capabilities"]
+
+
+async def test_ollamas_client_is_given_what_is_missing(fake: FakeOrchestrator):
+    async with serving(fake) as url, ollama.AsyncClient(url) as client:
+        answer = await client.generate(model=MODEL, prompt="a = ", suffix="\n")
+    assert answer.response == fake.text
+    assert asked(fake).endswith("<PRE>a = <SUF>\n<MID>")
 
 
 async def test_continue_is_given_what_is_missing_by_ollama(

@@ -501,6 +501,13 @@ MISTAKES = (
         "tokenize_texts(texts, hosted, deadline, add_special=False, parse_special=True)",
         ("tests/services/test_infill.py::test_a_control_token_in_a_file_is_text",),
     ),
+    Mistake(
+        "a text whose time is over ends within its first line",
+        "gateway/time_limit.py",
+        "if has_line and clock()",
+        "if clock()",
+        ("tests/http/test_infill.py::test_a_text_ends_with_a_line_when_its_time_is_over",),
+    ),
     # --- refusals ---
     Mistake(
         "another model under the same name is taken for the one that is meant",

@@ -127,3 +127,15 @@ async def test_a_text_that_is_too_long_is_cut(http: httpx.AsyncClient):
     long = {"input_prefix": "import os\n" * 400, "input_suffix": "print(os)\n" * 400}
     answer = await answered(http, "/infill", **long, **LITTLE)
     assert CONTEXT / 2 < answer["tokens_evaluated"] < CONTEXT - 24
+
+
+@pytest.mark.parametrize("path", ["/infill", "/completion"])
+async def test_a_text_is_over_when_its_time_is(http: httpx.AsyncClient, path: str):
+    body = {**TEXT, "prompt": "def read(path):", "n_predict": 100, "ignore_eos": True, "seed": 3}
+    body |= {"logit_bias": [["\n", 6.0]]}  # lines are short
+    whole = await answered(http, path, **body, t_max_predict_ms=60_000)
+    assert (whole["tokens_predicted"], whole["timings"]["predicted_n"]) == (100, 100)
+    late = await answered(http, path, **body, t_max_predict_ms=1)
+    assert late["tokens_predicted"] == late["timings"]["predicted_n"] < 100
+    assert late["stop_type"] == "limit" and "\n" in late["content"]
+    assert whole["content"].startswith(late["content"])

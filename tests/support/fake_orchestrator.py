@@ -96,6 +96,7 @@ class FakeOrchestrator:
         self.error: Exception | None = None
         self.error_after = 0
         self.stalls_after: int | None = None
+        self.round_seconds = 0.0
         self.go_on = asyncio.Event()
         self.stalled = asyncio.Event()
         self.requests: list[Request] = []
@@ -151,7 +152,7 @@ class FakeOrchestrator:
                 self.idle.set()
 
     async def _disturb(self, round_number: int) -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.round_seconds)
         if self.error is not None and round_number >= self.error_after:
             raise self.error
         if self.stalls_after is not None and round_number > self.stalls_after:
