@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -65,5 +66,8 @@ def _defaults(context: typer.Context, name: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    plain = (bool, int, float, str, list, tuple, type(None))
-    return value if isinstance(value, plain) else str(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)

@@ -405,6 +405,11 @@ def test_the_output_is_toml_with_the_origins_as_comments(
     assert "alias = " in out and "# outrider.toml\n" in out
 
 
+def test_files_and_choices_are_shown_as_a_file_takes_them(show: Show):
+    assert show("teach", "texts", "--texts", "a", "--texts", "b") == [["a", "b"], "flag"]
+    assert show("teach", "kind", "--kind", "draft") == ["draft", "flag"]
+
+
 def test_flags_of_a_command_may_look_like_those_of_show(show: Show):
     assert show("generate", "prompt", "-p", "x") == ["x", "flag"]
     assert show("generate", "verbose", "-vv") == [2, "flag"]
