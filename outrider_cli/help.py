@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from outrider.model_service.config import ModelOptions
+from outrider_cli.llama_options import SPELLINGS
+from outrider_cli.llama_words import our_words
+from outrider_cli.options import flags
 
 _MODELS = ("model", "draft-model")
 _MEMORY = ("n-gpu-layers", "ctx", "sessions", "threads", "flash-attention")
@@ -58,57 +63,12 @@ COMMON: dict[str, dict[str, Sequence[str]]] = {
 }
 """The options that the short help of a command shows, by groups. Other packages add their own."""
 
-SPELLINGS: dict[str, Sequence[str]] = {
-    "alias": ("-a",),
-    "batch": ("-b", "--batch-size"),
-    "cache-type-k": ("-ctk",),
-    "cache-type-v": ("-ctv",),
-    "ctx": ("-c", "--ctx-size"),
-    "draft-ctx": ("-cd", "--ctx-size-draft"),
-    "draft-cache-type-k": ("-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"),
-    "draft-cache-type-v": ("-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"),
-    "draft-model": ("-md", "--model-draft", "--spec-draft-model"),
-    "draft-n-gpu-layers": ("-ngld", "--gpu-layers-draft", "--spec-draft-ngl"),
-    "draft-threads": ("-td", "--threads-draft", "--spec-draft-threads"),
-    "draft-threads-batch": ("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"),
-    "flash-attention": ("-fa", "--flash-attn"),
-    "http-key-file": ("--api-key-file",),
-    "main-gpu": ("-mg",),
-    "n-gpu-layers": ("-ngl", "--gpu-layers"),
-    "n-max": ("--draft-max", "--spec-draft-n-max"),
-    "n-min": ("--draft-min", "--spec-draft-n-min"),
-    "n-predict": ("--predict",),
-    "p-min": ("--draft-p-min", "--spec-draft-p-min"),
-    "p-split": ("--draft-p-split", "--spec-draft-p-split"),
-    "seed": ("-s",),
-    "sessions": ("-np", "--parallel"),
-    "system": ("-sys", "--system-prompt"),
-    "temperature": ("--temp",),
-    "tensor-split": ("-ts",),
-    "threads": ("-t",),
-    "threads-batch": ("-tb",),
-}
-"""llama.cpp's spellings of options that mean the same here."""
+_UNLISTED = {f"draft-{each}" for each in flags(ModelOptions)} - SPELLINGS.keys()
+"""Engine options of a draft that no help shows: llama.cpp has none of them either."""
 
-_SPEC_TYPE = "--spec-type"
-_TEXT_SOURCES = ("suffix", "copy")
-SPEC_TYPES: dict[str, Sequence[str]] = {
-    "none": (),
-    "draft-simple": ("model",),
-    "draft-mtp": ("mtp",),
-    "draft-eagle3": ("eagle3",),
-    "draft-dflash": ("dflash",),
-    "draft-dspark": ("dspark",),
-    "ngram-simple": _TEXT_SOURCES,
-    "ngram-map-k": _TEXT_SOURCES,
-    "ngram-map-k4v": _TEXT_SOURCES,
-    "ngram-mod": _TEXT_SOURCES,
-    "ngram-cache": ("ngram",),
-}
-"""What llama-server's --spec-type names, as the drafters that do so here."""
-
-_HTTP_HOST, _HTTP_PORT = "127.0.0.1", "8080"
-"""llama-server's own defaults."""
+_OF_DRAFT = (
+    "Every engine option of `outrider draft` is here, too: --draft-NAME, or [draft] in the file."
+)
 
 
 def help_of(command: Callable[..., None]) -> str:
@@ -151,14 +111,11 @@ class Command(_PlainFlags, TyperCommand):
         self._common = COMMON.get(name or "", {})
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Take --help-all, and llama-server's --host and --port for --http, and --spec-type."""
+        """Take --help-all, and options as llama.cpp has them."""
         if self._common and "--help-all" in args:
             self._print_help(ctx, ctx.make_formatter(), None)
             raise typer.Exit
-        names = {name for parameter in self.params for name in long_flags(parameter)[:1]}
-        if "http" in names:
-            args = _with_http(args)
-        return super().parse_args(ctx, _with_spec_type(args, names))
+        return super().parse_args(ctx, our_words(args, self.params))
 
     def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """Print the short help, if there is one."""
@@ -180,9 +137,20 @@ class Command(_PlainFlags, TyperCommand):
                 known[name].rich_help_panel = group
             shown.params = [known[name] for name in groups]
             shown.add_help_option = False
-            count = sum(not getattr(each, "hidden", False) for each in self.params)
-            shown.epilog = f"--help-all shows all {count} options."
+            count = sum(_is_listed(each) for each in self.params)
+            shown.epilog = f"--help-all shows {count} options."
+        elif not all(map(_is_listed, self.params)):
+            shown.params = [
+                one for one, own in zip(params, self.params, strict=True) if _is_listed(own)
+            ]
+            shown.epilog = _OF_DRAFT
         TyperCommand.format_help(shown, ctx, formatter)
+
+
+def _is_listed(parameter: Any) -> bool:
+    """Return whether the long help has a row for an option."""
+    hidden = getattr(parameter, "hidden", False)
+    return not hidden and _UNLISTED.isdisjoint(long_flags(parameter)[:1])
 
 
 def _shown(parameter: Any) -> Any:
@@ -195,46 +163,3 @@ def _shown(parameter: Any) -> Any:
     if ours := long_flags(parameter)[:1]:
         shown.opts = [flag for flag in parameter.opts if flag[2:] in ours or flag[:2] != "--"]
     return shown
-
-
-def _with_http(args: Sequence[str]) -> list[str]:
-    kept, given = [], dict[str, str]()
-    words = iter(args)
-    for word in words:
-        name, is_given, value = word.partition("=")
-        if name in ("--host", "--port"):
-            given[name] = value if is_given else next(words, "")
-        else:
-            kept.append(word)
-    if given:
-        address = f"{given.get('--host', _HTTP_HOST)}:{given.get('--port', _HTTP_PORT)}"
-        kept.insert(0, f"--http={address}")
-    return kept
-
-
-def _with_spec_type(args: Sequence[str], names: Collection[str]) -> list[str]:
-    """Return words with --spec-type as those of the options that a command has of these names.
-
-    They come last, so that `none` goes before a number of tokens. Raises BadParameter.
-    """
-    if not {"n-max", "own-draft"}.intersection(names):
-        return list(args)
-    kept, types = [], list[str]()
-    words = iter(args)
-    for word in words:
-        name, is_given, value = word.partition("=")
-        if name == _SPEC_TYPE:
-            types += (value if is_given else next(words, "")).split(",")
-        else:
-            kept.append(word)
-    if not types:
-        return kept
-    if unknown := [each for each in types if each not in SPEC_TYPES]:
-        known = ", ".join(SPEC_TYPES)
-        raise typer.BadParameter(f"{_SPEC_TYPE}: {unknown[0]!r} is none of {known}")
-    drafters = [name for each in types for name in SPEC_TYPES[each]]
-    if "n-max" in names:
-        kept.append(f"--drafters={','.join(drafters)}" if drafters else "--n-max=0")
-    if "own-draft" in names and not any(each.startswith("draft-") for each in types):
-        kept.append("--no-own-draft")
-    return kept

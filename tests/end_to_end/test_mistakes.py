@@ -58,6 +58,9 @@ outrider draft --drafters sufix
 outrider target --model tiny.gguf --sessions 0
 outrider target --model tiny.gguf --cache-type-k q9
 outrider target --model tiny.gguf --tensor-split 3,x
+outrider up --model tiny.gguf --jinja
+outrider target --model tiny.gguf -ub 512
+outrider up --api-key secret
 outrider generate --grammar @missing.gbnf
 outrider orchestrator --chat-template-file missing.jinja
 outrider up --chat-template-file latin1.toml

@@ -11,7 +11,8 @@ import pytest
 
 from outrider.speculation import DRAFTERS, HeadKind
 from outrider_cli import run
-from outrider_cli.help import COMMON, SPEC_TYPES
+from outrider_cli.help import COMMON
+from outrider_cli.llama_options import SPEC_TYPES
 
 _MOST_LINES = 56
 
@@ -41,7 +42,7 @@ def test_the_short_form_has_the_common_options_in_groups(
     assert re.findall(r"─ (\w[\w ]+) ─", short) == list(COMMON[command])
     assert len(short.splitlines()) <= _MOST_LINES
     assert short == shown(capsys, command, "--help")
-    assert re.fullmatch(r"--help-all shows all \d+ options\.", short.split("╯")[-1].strip())
+    assert re.fullmatch(r"--help-all shows \d+ options\.", short.split("╯")[-1].strip())
 
 
 @pytest.mark.parametrize("command", COMMON)

@@ -28,7 +28,7 @@ _COMMAND = re.compile(
     r"^(?:! |\w+=\S+ |\.venv/bin/|/\S+/)*outrider (?P<words>(?:--config |[a-z]).*)$"
 )
 _OTHERS = {
-    *("--api-key", "--beside", "--chat-template", "--gpus", "--pooling", "--reasoning"),
+    *("--api-key", "--beside", "--gpus"),
     "--spec-type",  # stands for options of ours, as --host and --port do
 }
 """Options of other programs that the guides name by themselves."""
