@@ -8,9 +8,13 @@ every command with such an option.
     threads = 2
     [target]
     model = "large.gguf"
+    [draft]
+    ctx = 2048
+
+The engine options in [draft] are also those of a draft that another command starts: `--draft-ctx`.
 
 An option that may be repeated takes a list; one text is a list of one. In the environment spaces
-are between the values.
+are between the values, and colons between files.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import Any
 
 from outrider.errors import InvalidConfig
 from outrider_cli.help import long_flags
+from outrider_cli.llama_options import SPELLINGS
 
 FILE_VARIABLE = "OUTRIDER_CONFIG"
 
@@ -34,6 +39,9 @@ _PREFIX = "OUTRIDER_"
 _FOREIGN = re.compile(
     r"OUTRIDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)|OUTRIDER_VLLM_\w+"
 )
+
+_DRAFT, _MODEL = "draft", "model"
+"""[draft] is read by other commands, too, but for which model it is: they have one of their own."""
 
 
 def commands(root: Any) -> dict[str, Any]:
@@ -110,8 +118,8 @@ class SettingsFile:
 
     def values(self, name: str) -> dict[str, Any]:
         """Return a command's values by parameter, as a default map takes them."""
-        found = self._shared | self._sections.get(name, {})
         known = options(self._known[name])
+        found = self._shared | self._of_draft(known) | self._sections.get(name, {})
         ours = {key: parameter for key, parameter in known.items() if key in found}
         values = {}
         for key, parameter in ours.items():
@@ -121,6 +129,12 @@ class SettingsFile:
             self._refuse_kind(key, value, parameter)
             values[parameter.name] = value
         return values
+
+    def _of_draft(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what [draft] says of the engine of a draft that another command starts."""
+        section = self._sections.get(_DRAFT, {})
+        engine = (key for key in section if key in known and f"{_DRAFT}-{key}" in known)
+        return {f"{_DRAFT}-{key}": section[key] for key in engine if key != _MODEL}
 
     def _refuse_kind(self, key: str, value: Any, parameter: Any) -> None:
         """Raise InvalidConfig for what would be taken for something else: true for 1."""
@@ -180,5 +194,8 @@ def _spelled(key: str) -> str:
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), 1)
+    ours = {name.lstrip("-"): key for key, names in SPELLINGS.items() for name in names}
+    if ours.get(word) in (known := list(known)):
+        return f"; it is called {ours[word]} here"
+    close = difflib.get_close_matches(word, known, 1)
     return f"; did you mean {close[0]}?" if close else ""
