@@ -479,7 +479,8 @@ async def test_ollama_s_client_in_javascript_chats(url: str, fake: FakeOrchestra
     fake.texts = [fake.text, fake.text, CALL]
     said = await run_program("node", str(NODE / "ollama.mjs"), url, KEY, MODEL)
     calls = [["weather", {"city": "Köln"}]]
-    expected = [fake.text, fake.text, calls, f"{MODEL}:latest", ["completion", "tools"]]
+    does = ["completion", "insert", "tools"]
+    expected = [fake.text, fake.text, calls, f"{MODEL}:latest", does]
     assert json.loads(said) == expected
 
 
