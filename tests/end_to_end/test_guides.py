@@ -206,11 +206,13 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
         assert ((ROOT / page).parent / link).exists(), link
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_page_has_its_ports_though_another_test_holds_them() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = other.getsockname()
-        with own_network(), socket.create_server(address) as own:
-            assert own.getsockname() == address
+        with own_network() as is_own:
+            if not is_own:
+                pytest.skip("this user may not make a network")
+            with socket.create_server(address) as own:
+                assert own.getsockname() == address
         with pytest.raises(OSError, match="in use"):
             socket.create_server(address)

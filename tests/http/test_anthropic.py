@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,14 +11,13 @@ import pytest
 import pytest_asyncio
 
 from outrider.errors import EngineBusy, PromptTooLong
+from tests.support.clients import CHAT, HERMES, KEY
 from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
 from tests.support.lazy import Lazy
 
 anthropic = Lazy("anthropic")
 
-KEY = "a key of sixteen characters"
-CHAT: Any = [{"role": "user", "content": "Hi"}]
 TOOL: Any = {
     "name": "weather",
     "description": "Reports the weather.",
@@ -28,7 +26,6 @@ TOOL: Any = {
 CALLING = (
     'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 )
-HERMES = (Path(__file__).parents[1] / "support/templates/qwen.jinja").read_text(encoding="utf-8")
 WISH: Any = {"model": "any", "max_tokens": 400, "messages": CHAT}
 
 

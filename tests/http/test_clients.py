@@ -12,24 +12,13 @@ import pytest
 import pytest_asyncio
 
 from outrider.errors import EngineBusy, InvalidRequest, PromptTooLong
-from tests.support.clients import NODE, run_program, run_python
+from tests.support.clients import CHAT, HERMES, KEY, NODE, TOOL, run_program, run_python
 from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
 from tests.support.lazy import Lazy
 
 openai = Lazy("openai")
 
-KEY = "a key of sixteen characters"
-CHAT: Any = [{"role": "user", "content": "Hi"}]
-TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Tells the weather.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
-HERMES = (Path(__file__).parents[1] / "support/templates/qwen.jinja").read_text(encoding="utf-8")
 CALLING = (
     'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 )
@@ -610,8 +599,8 @@ print(json.dumps([
     small = FakeOrchestrator()
     small.error = PromptTooLong(900, 508, 512)
     async with serving(small, api_key=KEY) as small_url:
-        told = json.loads(await run_python(script, f"{small_url}/v1", url, KEY))
-    assert told == [fake.text, fake.text, 15, fake.text]
+        shown = json.loads(await run_python(script, f"{small_url}/v1", url, KEY))
+    assert shown == [fake.text, fake.text, 15, fake.text]
 
 
 async def test_instructor_gets_a_model_of_pydantic(url: str, fake: FakeOrchestrator):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,26 +14,15 @@ from gateway import ollama as shapes
 from outrider.errors import EngineBusy, InvalidRequest, PromptTooLong
 from outrider.v1 import common_pb2 as common
 from tests.support import chat_formats
-from tests.support.clients import NODE, run_program, run_python
+from tests.support.clients import CHAT, HERMES, KEY, NODE, TOOL, run_program, run_python
 from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
 from tests.support.lazy import Lazy
 
 ollama = Lazy("ollama")
 
-KEY = "a key of sixteen characters"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
-CHAT: Any = [{"role": "user", "content": "Hi"}]
-TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Reports the weather.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
-HERMES = (Path(__file__).parents[1] / "support/templates/qwen.jinja").read_text(encoding="utf-8")
 SECOND = 10**9  # ns
 
 
@@ -210,16 +198,16 @@ async def test_thinking_is_the_template_s(
     assert "".join(part.response for part in parts) == "Four."
 
 
-async def test_log_probabilities_are_told(client: ollama.AsyncClient, fake: FakeOrchestrator):
+async def test_log_probabilities_are_shown(client: ollama.AsyncClient, fake: FakeOrchestrator):
     wish = {"logprobs": True, "top_logprobs": 2, "options": {"num_predict": 5}}
     whole = await client.chat(model=MODEL, messages=CHAT, **wish)
     assert [each.token for each in whole.logprobs] == list("Hello")
     assert [top.token for top in whole.logprobs[0].top_logprobs] == ["H", "x"]
     stream = await client.generate(model=MODEL, prompt="Hi", raw=True, stream=True, **wish)
-    told: list[Any] = []
+    shown: list[Any] = []
     async for part in stream:
-        told += part.logprobs or []
-    assert told == whole.logprobs
+        shown += part.logprobs or []
+    assert shown == whole.logprobs
 
 
 # --- tools ---
@@ -242,8 +230,8 @@ async def test_tools_are_called(
     ] * 2
     (given,) = fake.templates[0].tools
     assert given["function"]["parameters"] == TOOL["function"]["parameters"]
-    told = await lines(http, "/api/chat", messages=CHAT, tools=[TOOL], stream=streams)
-    calls = [call for line in told for call in line["message"].get("tool_calls", ())]
+    shown = await lines(http, "/api/chat", messages=CHAT, tools=[TOOL], stream=streams)
+    calls = [call for line in shown for call in line["message"].get("tool_calls", ())]
     assert [call["function"]["index"] for call in calls] == [0, 1]
     assert len({call["id"] for call in calls}) == 2
 
@@ -273,11 +261,11 @@ async def test_results_belong_to_the_calls_that_their_client_leaves_without_ids(
     ]
     said = {"role": "assistant", "thinking": "Hm.", "tool_calls": calls}
     await client.chat(model=MODEL, messages=[*CHAT, said, *results], tools=[TOOL])
-    _, turn, *told = fake.templates[0].chat
+    _, turn, *shown = fake.templates[0].chat
     assert turn["reasoning_content"] == "Hm."
     first, second, third = [call["id"] for call in turn["tool_calls"]]
-    assert [each["tool_call_id"] for each in told] == [second, first, third]
-    assert [each["name"] for each in told] == ["time", "weather", "weather"]
+    assert [each["tool_call_id"] for each in shown] == [second, first, third]
+    assert [each["name"] for each in shown] == ["time", "weather", "weather"]
     assert first.startswith("functions.weather:"), "some templates read the name in the id"
 
 
@@ -496,9 +484,9 @@ def weather(city: str) -> str:
 tools = chat.bind_tools([weather])
 called = tools.invoke("Weather?")
 (call,) = called.tool_calls
-told = tools.invoke(["Weather?", called, ToolMessage("Rain.", tool_call_id=call["id"])])
+shown = tools.invoke(["Weather?", called, ToolMessage("Rain.", tool_call_id=call["id"])])
 print(json.dumps([
-    call["args"], told.content, told.usage_metadata["output_tokens"],
+    call["args"], shown.content, shown.usage_metadata["output_tokens"],
     "".join(chunk.text for chunk in chat.stream("Hi")),
     chat.with_structured_output({"title": "A", "type": "object"}).invoke("Hi"),
     OllamaLLM(**known).invoke("Hi"),

@@ -1,4 +1,4 @@
-"""Clients in processes of their own: their warnings and globals are their own affair."""
+"""What tests of clients ask, and clients in processes of their own, with their own globals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+KEY = "a key of sixteen characters"
+CHAT: Any = [{"role": "user", "content": "Hi"}]
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Reports the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+HERMES = (Path(__file__).parents[1] / "support/templates/qwen.jinja").read_text(encoding="utf-8")
 
 NODE = Path(__file__).parents[1] / "http/node"
 """Of the clients in JavaScript."""

@@ -17,21 +17,22 @@ _REQUEST = "16sH14x"  # struct ifreq: the name, and the flags
 
 
 @contextmanager
-def own_network() -> Iterator[None]:
+def own_network() -> Iterator[bool]:
     """Give this thread, and the processes it starts, a network of their own: a loopback alone.
 
-    The ports that services have by default are among those that the system lends to whoever asks
-    for any, such as the tests beside this one. Without root all stays as it is.
+    The ports that services have by default are among those that the system lends to any connection,
+    such as those of the tests beside this one. Yields whether it could be made: a user without
+    rights keeps the network that there is, and so does root in many containers.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     former = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         if libc.unshare(_CLONE_NEWNET):
-            yield
+            yield False
             return
         try:
             _start_loopback()
-            yield
+            yield True
         finally:
             if libc.setns(former, _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "cannot go back to the network")

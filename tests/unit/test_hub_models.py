@@ -70,8 +70,8 @@ def refused(name: str | Path) -> str:
 def test_every_command_that_takes_a_file_takes_a_name(words, monkeypatch, tmp_path):
     monkeypatch.setattr("outrider_teach.command._check_torch", lambda: None)
     monkeypatch.chdir(tmp_path)
-    told = run_here(*words.split(), "--model", "hf:")
-    assert "hf: is no name on Hugging Face: hf:ORG/REPO" in told.err and told.code == 1
+    shown = run_here(*words.split(), "--model", "hf:")
+    assert "hf: is no name on Hugging Face: hf:ORG/REPO" in shown.err and shown.code == 1
 
 
 def downloads(hub: Hub) -> list[str]:
@@ -188,7 +188,7 @@ def test_a_token_that_is_none_is_refused(hub, monkeypatch):
     assert "does not accept the token in use (HF_TOKEN)" in refused(NAME)
 
 
-def test_a_repository_without_gguf_is_told_so(hub):
+def test_a_repository_without_gguf_is_refused(hub):
     assert "no/gguf has no GGUF file" in refused("hf:no/gguf")
 
 

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -32,6 +32,7 @@ from outrider.client import Delta, Finished, OutriderClient, Request
 from outrider.model_service.config import ModelOptions
 from outrider.sampling import SamplingParameters
 from outrider.speculation import HeadKind, Policy
+from outrider_cli.generate.execute import wait_for_target
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
 from outrider_cli.services.pair import choose_target
@@ -132,10 +133,7 @@ class Load:
     async def _ids(self, asked: Request, enabled: bool = True) -> list[int]:
         """Return the tokens of a text."""
         found: list[int] = []
-        request = Request(
-            asked.prompt, token_limit=_TOKENS, sampling=asked.sampling, enabled=enabled
-        )
-        async for event in self._client.generate(request):
+        async for event in self._client.generate(replace(asked, enabled=enabled)):
             if isinstance(event, Delta):
                 found += event.token_ids
         return found
@@ -210,18 +208,12 @@ async def measure(options: argparse.Namespace, folder: Path) -> list[Minute]:
         target_words=(f"--keep-rows={kept}",),
     )
     async with local_services(plan) as services, OutriderClient(await services.start()) as client:
-        await services.watch(_ready(client))
+        await services.watch(wait_for_target(client, progress))
         progress.clear()
         with watching(options, model, kept) as watcher:
             load = Load(client, options.minutes)
             await services.watch(load.run(options.users, watcher))
         return load.minutes
-
-
-async def _ready(client: OutriderClient) -> None:
-    from outrider_cli.generate.execute import wait_for_target
-
-    await wait_for_target(client, Progress())
 
 
 def main() -> None:
