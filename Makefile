@@ -1,8 +1,8 @@
-# Every target but `help`, `images` and `clean` sets up .venv first, once.
+# Every target but `help`, `page-libraries`, `images` and `clean` sets up .venv first, once.
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo run same-model draft-comparison temperature-demo creative technical \
-    test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos page-libraries pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
     bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test ray-test images alerts demo-picture dashboard-picture clean
 
 BIN := .venv/bin
@@ -94,6 +94,9 @@ check: setup ## lint, format, types, stubs, layers
 
 protos: setup ## generate outrider/v1 from protos/
 	$(BIN)/python scripts/protos.py
+
+page-libraries: ## write the libraries of the page anew, as scripts/page_libraries/package-lock.json pins them; needs npm
+	cd scripts/page_libraries && npm ci --ignore-scripts --no-audit --no-fund --loglevel error && npm run --silent build
 
 bench: setup ## what drafts gain here, against the target alone; MODEL= DRAFT= BENCH="--users 1,4"
 	@$(BIN)/outrider bench $(PAIR) $(BENCH)

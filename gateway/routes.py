@@ -234,16 +234,16 @@ def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
 
 def _add_ours(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/", tags=["Outrider"])
-    async def index() -> Response:
+    async def index(request: Request) -> Response:
         """Return the page that shows generations live."""
-        return Response(page.PARTS[page.INDEX], headers=page.headers(page.INDEX))
+        return page.answer(page.INDEX, request.headers)
 
-    @app.get("/page/{name}", include_in_schema=False)
-    async def part(name: str) -> Response:
+    @app.get("/page/{name:path}", include_in_schema=False)
+    async def part(request: Request, name: str) -> Response:
         """Return a part of the page."""
         if name not in page.PARTS:
             raise HTTPException(404, f"the page has no part {name}")
-        return Response(page.PARTS[name], headers=page.headers(name))
+        return page.answer(name, request.headers)
 
     @app.get("/livez", tags=["Outrider"])
     async def livez() -> Response:

@@ -57,7 +57,9 @@ async def test_no_line_holds_what_a_user_wrote(caplog: pytest.LogCaptureFixture)
         await client.get(f"{url}/v1/models/secret")
         await client.get(f"{url}/page/secret")
         lines = await until_logged(caplog, 3)
-    assert [line["route"] for line in lines] == ["none", "/v1/models/{model:path}", "/page/{name}"]
+    assert [line["route"] for line in lines] == [
+        *("none", "/v1/models/{model:path}", "/page/{name:path}"),
+    ]
     assert {line["status"] for line in lines} == {404}
     assert "secret" not in str(lines)
 

@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from gateway.page import INDEX, PARTS, headers
+from gateway.page import INDEX, answer
 from tests.support.browser import until
 from tests.support.processes import free_port
 
@@ -248,12 +248,12 @@ def _application(gateway: Gateway) -> FastAPI:
     app = FastAPI()
 
     @app.get("/")
-    async def root() -> Response:
-        return Response(PARTS[INDEX], headers=headers(INDEX))
+    async def root(request: Request) -> Response:
+        return answer(INDEX, request.headers)
 
-    @app.get("/page/{name}")
-    async def part(name: str) -> Response:
-        return Response(PARTS[name], headers=headers(name))
+    @app.get("/page/{name:path}")
+    async def part(request: Request, name: str) -> Response:
+        return answer(name, request.headers)
 
     @app.post("/apply-template")
     async def apply_template(request: Request) -> Response:

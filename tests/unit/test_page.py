@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from pathlib import Path
 
 import pytest
 
-from gateway.page import INDEX, PARTS, headers
+from gateway import page
+from gateway.page import INDEX, answer, headers, packed
 from outrider.speculation import DRAFTERS, MODELS
 
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = {name for name in page.PARTS if name.startswith("libraries/")}
+PARTS = {name: text for name, text in page.PARTS.items() if name not in LIBRARIES}
 HTML = PARTS[INDEX].decode()
 SCRIPTS = {name: text.decode() for name, text in PARTS.items() if name.endswith(".js")}
 SOURCE = "\n".join(text.decode() for text in PARTS.values())
@@ -18,7 +25,7 @@ SOURCE = "\n".join(text.decode() for text in PARTS.values())
     "way",
     [
         *("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "DOMParser"),
-        *("createContextualFragment", "srcdoc", "eval(", "Function(", "cookie", "import("),
+        *("createContextualFragment", "srcdoc", "eval(", "Function(", "cookie"),
     ],
 )
 def test_no_text_can_become_markup_or_code(way: str):
@@ -37,14 +44,15 @@ def test_nothing_comes_from_outside():
         *("page/style.css", "page/main.js")
     ]
     imported = {each for text in SCRIPTS.values() for each in re.findall(r'from "([^"]+)"', text)}
-    assert imported <= {f"./{name}" for name in SCRIPTS}
+    assert imported <= {f"./{name}" for name in {*SCRIPTS, *LIBRARIES}}
     assert not re.search(r"@import|url\(", SOURCE)
 
 
 def test_every_part_is_used():
     assert set(PARTS) == {INDEX, "style.css", *SCRIPTS}
     imported = {each for text in SCRIPTS.values() for each in re.findall(r'"\./([^"]+)"', text)}
-    assert imported | {"main.js"} == set(SCRIPTS)
+    assert imported | {"main.js"} == {*SCRIPTS, *LIBRARIES}
+    assert SOURCE.count("import(") == len(re.findall(r'import\("\./libraries/[a-z.]+"\)', SOURCE))
 
 
 def test_every_source_has_a_letter_words_and_a_colour():
@@ -71,7 +79,35 @@ def test_the_policy_lets_only_the_pages_own_files_run():
 
 
 def test_the_page_is_small():
-    assert sum(map(len, PARTS.values())) < 96 * 1024
+    assert sum(map(len, PARTS.values())) < 128 * 1024
+    assert sum(len(packed(name)) for name in page.PARTS) < 400_000
+
+
+def test_libraries_are_those_of_the_manifest():
+    folder = Path(page.__file__).with_name("page_files") / "libraries"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    sums = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name != "manifest.json"
+    }
+    assert sums == manifest["files"], "run `make page-libraries`"
+    locked = json.loads((ROOT / "scripts/page_libraries/package-lock.json").read_text())["packages"]
+    licences = (folder / "LICENSES.txt").read_text()
+    for package, integrity in manifest["packages"].items():
+        name, _, version = package.rpartition("@")
+        entry = locked[f"node_modules/{name}"]
+        assert (entry["version"], entry["integrity"]) == (version, integrity)
+        assert f"{name} {version} (" in licences
+
+
+def test_a_part_is_compressed_where_that_is_taken_and_sent_once():
+    plain = answer("main.js", {})
+    small = answer("main.js", {"accept-encoding": "gzip, br"})
+    assert plain.body == PARTS["main.js"] and "content-encoding" not in plain.headers
+    assert small.body == packed("main.js") and small.headers["content-encoding"] == "gzip"
+    known = answer("main.js", {"if-none-match": plain.headers["etag"]})
+    assert (known.status_code, known.body) == (304, b"")
 
 
 def test_an_id_is_given_once_and_every_id_asked_for_is_there():
