@@ -35,7 +35,7 @@ PARTS: Mapping[str, bytes] = {
     for path in sorted(_FOLDER.rglob("*"))
     if path.suffix in _TYPES
 }
-"""Every file of the page by its path below `/page/`; libraries/ is written by `make page-libraries`."""
+"""Every file of the page by its path below `/page/`; `make page-libraries` writes libraries/."""
 
 
 def answer(name: str, asked: Mapping[str, str]) -> Response:

@@ -38,7 +38,7 @@ def test_one_part_alone_keeps_anything_in_the_browser():
 
 def test_nothing_comes_from_outside():
     addresses = set(re.findall(r"https?://[^'\" ]*", SOURCE))
-    assert addresses == {"http://www.w3.org/2000/svg"}
+    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}
     own = re.findall(r"<(?:link|script)[^>]*(?:href|src)=\"([^\"]+)\"", HTML)
     assert [each for each in own if not each.startswith("data:")] == [
         *("page/style.css", "page/main.js")
