@@ -331,7 +331,7 @@ def warm(page: Browser, text: str) -> float:
 
 def test_a_long_answer_is_quick(page: Browser):
     text = (DOCUMENT * (20_000 // len(DOCUMENT) + 1))[:20_000]
-    # 31 ms on two slow cores that others used, too; other work on the machine that tests may take most of it.
+    # 31 ms on two slow cores; other work on the machine that tests may take most of them.
     assert warm(page, text) < 150
 
 
