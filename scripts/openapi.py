@@ -1,4 +1,7 @@
-"""Writes docs/openapi.json, what the gateway says of itself; --check tells if it is up to date."""
+"""Writes docs/reference/openapi.json, what the gateway says of itself.
+
+With --check it says whether the file is up to date.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PATH = ROOT / "docs" / "openapi.json"
+PATH = ROOT / "docs" / "reference" / "openapi.json"
 
 sys.path.insert(0, str(ROOT))
 
@@ -26,7 +29,7 @@ def main() -> int:
         return 0
     if PATH.read_text(encoding="utf-8") == description():
         return 0
-    print("docs/openapi.json is out of date: run scripts/openapi.py", file=sys.stderr)
+    print("docs/reference/openapi.json is out of date: run scripts/openapi.py", file=sys.stderr)
     return 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.commands import PATIENCE, environment
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = ROOT / "docs" / "grpc-api.md"
+GUIDE = ROOT / "docs" / "reference" / "python-and-grpc.md"
 ADDRESS = "127.0.0.1:50060"
 """What the guide prints."""
 

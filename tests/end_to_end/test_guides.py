@@ -27,7 +27,7 @@ from tests.support.thorough import THOROUGH
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     *("README.md", "docs/tuning.md", "docs/troubleshooting.md", "docs/operations.md"),
-    *("docs/sampling.md", "docs/grammars.md", "docs/json-rpc.md", "docs/grpc-api.md"),
+    *("docs/reference/sampling.md", "docs/reference/grammars.md", "docs/reference/json-rpc.md"),
     *("docs/chat.md", "docs/gpu.md"),
 )
 PATIENCE = 300.0

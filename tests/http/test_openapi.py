@@ -17,7 +17,7 @@ from gateway.config import HttpConfig
 from gateway.routes import create_app, describe
 from tests.support.fake_orchestrator import FakeOrchestrator
 
-FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
+FILE = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 EXAMPLES = int(os.environ.get("OUTRIDER_TEST_HTTP_EXAMPLES", "300"))
 """Generated requests over all routes; `make http-examples` takes 5,000."""
 

@@ -424,7 +424,7 @@ def test_the_page_has_every_number_of_sampling_from_its_lowest_value_on() -> Non
 
 
 def test_the_documents_name_the_range_and_the_default_of_every_number_of_sampling() -> None:
-    text = (ROOT / "docs/sampling.md").read_text()
+    text = (ROOT / "docs/reference/sampling.md").read_text()
     rows = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `")]
     said = {name: (said, default) for names, said, default in rows for name in names.split("`")}
     for each in dataclasses.fields(SamplingNumbers):

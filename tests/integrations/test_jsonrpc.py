@@ -621,7 +621,8 @@ def test_a_batch_is_answered_as_its_calls_are_alone(calls: Any) -> None:
 
 
 def test_the_page_names_every_option_of_speculation() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "json-rpc.md").read_text(encoding="utf-8")
+    folder = Path(__file__).parents[2] / "docs" / "reference"
+    page = (folder / "json-rpc.md").read_text(encoding="utf-8")
     [row] = [line for line in page.splitlines() if line.startswith("| `speculative` |")]
     assert [name for name in SPECULATIVE if f"`{name}`" not in row] == []
     assert "\n| `prediction` |" in page

@@ -15,13 +15,15 @@ from outrider_cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
+REFERENCES = sorted((ROOT / "docs" / "reference").glob("*.md"))
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *GUIDES,
+    *REFERENCES,
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
     *(ROOT / name / "README.md" for name in ("deploy", "models")),
 ]
-WORDS = 25_000  # of all guides together; decisions are not among them
+WORDS = 25_000  # of all guides and references together; decisions are not among them
 
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _COMMAND = re.compile(
@@ -52,7 +54,7 @@ def test_every_option_of_a_printed_command_is_one_of_that_command(page: Path) ->
         assert [name for name in named if name not in known] == [], words
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*GUIDES, *REFERENCES], ids=lambda page: page.name)
 def test_every_option_that_a_guide_names_exists(page: Path) -> None:
     spans = re.findall(r"`(--[a-z][a-z0-9-]+)", page.read_text("utf-8"))
     known = frozenset[str]().union(*_known().values())
@@ -60,7 +62,8 @@ def test_every_option_that_a_guide_names_exists(page: Path) -> None:
 
 
 def test_the_guides_are_short() -> None:
-    assert sum(len(page.read_text("utf-8").split()) for page in GUIDES) <= WORDS
+    pages = [*GUIDES, *REFERENCES]
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= WORDS
 
 
 def _without_code(text: str) -> str:

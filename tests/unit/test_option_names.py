@@ -16,7 +16,11 @@ from outrider_cli import run, settings
 from outrider_cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "README.md"]
+GUIDES = [
+    *(ROOT / "README.md", ROOT / "deploy" / "README.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "reference").glob("*.md")),
+]
 COMMANDS = settings.commands(typer.main.get_command(app))
 SHOWN = [name for name in COMMANDS if " " not in name]
 
