@@ -2,7 +2,7 @@
 
 A lesson begins once enough was written since the last one. It continues from the head that there
 is, with the newest texts. Its head takes that one's place if it is accepted more often on held-out
-texts of the last day; the running target then takes the file (docs/heads.md).
+texts of the last day; the running target then takes the file (docs/drafts.md).
 """
 
 from __future__ import annotations
