@@ -27,7 +27,7 @@ SHOWN = [name for name in COMMANDS if " " not in name]
 FILES = {"texts"}
 """Repeatable options whose values are files: in a variable colons are between them."""
 
-_COMPARING = {"drafts.md", "http-api.md", "json-rpc.md", "operations.md", "other-engines.md"}
+_COMPARING = {"drafts.md", "http-api.md", "json-rpc.md", "configuration.md", "other-engines.md"}
 """Guides that name options of llama.cpp beside ours."""
 
 

@@ -196,7 +196,8 @@ async def test_what_is_put_back_is_taken_although_something_else_needs_a_restart
 
 
 def test_the_guide_names_every_setting_that_is_taken() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    folder = Path(__file__).parents[2] / "docs" / "reference"
+    guide = (folder / "configuration.md").read_text("utf-8")
     [section] = [part for part in guide.split("\n## ") if part.startswith("Settings that are read")]
     named = section.partition("Everything else needs a restart")[0]
     assert [option(name) for name in sorted(_LIMITS) if f"`{option(name)}`" not in named] == []
