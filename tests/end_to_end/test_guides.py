@@ -27,9 +27,9 @@ from tests.support.thorough import THOROUGH
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     *("README.md", "docs/tuning.md", "docs/troubleshooting.md", "docs/operations.md"),
-    *("docs/drafts.md", "docs/two-machines.md", "docs/team.md", "docs/chat.md", "docs/gpu.md"),
+    *("docs/drafts.md", "docs/two-machines.md", "docs/team.md", "docs/upgrade.md"),
     *("docs/reference/sampling.md", "docs/reference/grammars.md", "docs/reference/json-rpc.md"),
-    "docs/reference/configuration.md",
+    *("docs/reference/configuration.md", "docs/chat.md", "docs/gpu.md"),
 )
 PATIENCE = 300.0
 """On a busy machine; the longest block takes half a minute on a quiet one."""
