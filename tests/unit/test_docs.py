@@ -25,7 +25,9 @@ PAGES = [
 ]
 GUIDE_WORDS = 20_000  # of all guides together; neither references nor decisions are among them
 REFERENCE_WORDS = 8_000  # of what is looked up, so that no guide grows there
-SENTENCE_WORDS = 40  # in a sentence of README and guides; a span of code is one word
+README_LINES = 120  # so that it is read to its end
+SENTENCE_WORDS = 40  # in a sentence of what users read; a span of code is one word
+PROSE = [ROOT / "README.md", ROOT / "deploy" / "README.md", *GUIDES, *REFERENCES]
 
 _NO_SENTENCES = [
     (re.compile(r"<!-- figures -->.*?<!-- end of figures -->", re.S), ""),
@@ -37,7 +39,10 @@ _NO_SENTENCES = [
     (re.compile(r"[*]{2}"), ""),
     (re.compile(r"^ *(?:[-*]|\d+\.) ", re.M), "\n\n"),
 ]
+"""What is not part of a sentence, and what stands in its place."""
+
 _FULL_STOP = re.compile(r"(?<=[.!?])[)\"]*\s+")
+
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _COMMAND = re.compile(
     r"^(?:! |\w+=\S+ |\.venv/bin/|/\S+/)*outrider (?P<words>(?:--config |[a-z]).*)$"
@@ -83,7 +88,11 @@ def test_the_pages_are_short(pages: list[Path], most: int) -> None:
     assert sum(len(page.read_text("utf-8").split()) for page in pages) <= most
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *GUIDES], ids=lambda page: page.name)
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_sentence_is_long(page: Path) -> None:
     found = [
         each for each in sentences(page.read_text("utf-8")) if len(each.split()) > SENTENCE_WORDS
