@@ -24,6 +24,7 @@ from outrider.engine.llama_loading import LlamaConfig  # noqa: E402
 from outrider.engine.model import Chunk  # noqa: E402
 from outrider.errors import InvalidConfig, StateUnavailable  # noqa: E402
 from outrider.kept_rows import Kept, KeptSource, KeptText, open_folder, write_shard  # noqa: E402
+from outrider_cli.screen import Progress as Screen  # noqa: E402
 from outrider_teach.batches import (  # noqa: E402
     LONGEST,
     OVERLAP,
@@ -49,6 +50,7 @@ from outrider_teach.judging import (  # noqa: E402
 )
 from outrider_teach.loss import distance, wanted  # noqa: E402
 from outrider_teach.target_weights import TargetFile  # noqa: E402
+from outrider_teach.teaching import Lesson, Teaching  # noqa: E402
 from outrider_teach.training import (  # noqa: E402
     Progress,
     Training,
@@ -339,21 +341,44 @@ def test_a_killed_run_loses_what_came_after_its_checkpoint(
     assert training.history == whole.history
 
 
-def test_a_head_first_learns_drafts_of_one_token(
-    texts: list[KeptText], target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths = []
+@pytest.fixture
+def lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which each training step adds how long the drafts are that it learns."""
+    found: list[int] = []
     steps = EagleHead.steps
 
     def noted(self, batch, embeddings, count):
         if torch.is_grad_enabled():
-            lengths.append(count)
+            found.append(count)
         return steps(self, batch, embeddings, count)
 
     monkeypatch.setattr(EagleHead, "steps", noted)
+    return found
+
+
+def test_a_head_first_learns_drafts_of_one_token(
+    texts: list[KeptText], target: Path, tmp_path: Path, lengths: list[int]
+) -> None:
     training = start(texts, target, tmp_path / "run", steps=9)
     run(training)
     assert lengths == [1] * 6 + [training.config.length] * 3
+
+
+def test_a_head_that_is_taught_more_knows_drafts_of_one_token(
+    texts: list[KeptText], target: Path, tmp_path: Path, lengths: list[int]
+) -> None:
+    file, config = TargetFile(target), TrainingConfig(steps=3, tokens=256, drafted=200)
+    lesson = Lesson(
+        target=file,
+        layers=LAYERS,
+        texts=texts[:-8],
+        held_out=texts[-8:],
+        folder=tmp_path,
+        config=config,
+        start=new_head(file, LAYERS, texts, config),
+    )
+    assert Teaching(lesson).run(3, Screen())
+    assert lengths == [config.length] * 3
 
 
 def test_a_new_head_prefers_nothing_loudly(

@@ -104,10 +104,6 @@ Disk = Annotated[
     str, typer.Option(metavar="SIZE", help="Rows take no more.", rich_help_panel=_DATA)
 ]
 Answer = Annotated[int, typer.Option(help="Tokens of an answer at most.", rich_help_panel=_DATA)]
-Temperatures = Annotated[
-    str,
-    typer.Option(metavar="T,T,...", help="To answer at, in turn.", rich_help_panel=_DATA),
-]
 KindOf = Annotated[
     Kind | None,
     typer.Option(
@@ -142,7 +138,6 @@ def teach(
     tokens: Tokens = 400_000,
     disk: Disk = "8GB",
     answer: Answer = 256,
-    temperatures: Temperatures = "0,0.8",
     kind: KindOf = None,
     minutes: Minutes = 150.0,
     vocabulary: Vocabulary = 8192,
@@ -174,7 +169,6 @@ def teach(
             tokens=tokens,
             most_bytes=_read_disk(disk),
             answer=answer,
-            temperatures=_read_temperatures(temperatures),
             kind=kind,
             minutes=minutes,
             drafted=vocabulary,
@@ -201,7 +195,6 @@ class _Asked:
     tokens: int
     most_bytes: int
     answer: int
-    temperatures: tuple[float, ...]
     kind: Kind | None
     """None: a head if the target feeds one."""
     minutes: float
@@ -217,7 +210,6 @@ class _Asked:
             "model": f"{self.model.name}, {self.model.stat().st_size} bytes",
             "texts": [str(path) for path in self.texts],
             "from-state": str(self.from_state or ""),
-            "temperatures": self.temperatures,
             "kind": self.kind and self.kind.value,
             "vocabulary": self.drafted,
             "seed": self.seed,
@@ -298,18 +290,6 @@ def _read_disk(text: str) -> int:
     found = read_bytes(text)
     if found is None:
         raise InvalidConfig("disk", f"must be a size such as 8GB, not {text!r}")
-    return found
-
-
-def _read_temperatures(text: str) -> tuple[float, ...]:
-    from outrider.errors import InvalidConfig
-
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(0.0 <= each <= 2.0 for each in found):
-        raise InvalidConfig("temperatures", f"must be numbers such as 0,0.8, not {text!r}")
     return found
 
 
@@ -447,7 +427,6 @@ def _writing(
         tokens=asked.tokens,
         most_bytes=asked.most_bytes,
         token_limit=asked.answer,
-        temperatures=asked.temperatures,
         seed=asked.seed,
     )
 
@@ -563,7 +542,7 @@ def _try(plan: _Plan, progress: Progress) -> None:
         prompts = held_out_prompts(bundled(asked.seed), asked.tried, None)
     options = replace(asked.engine, context=plan.needs.context, sessions=1)
     target = replace(writing.target, options=options)
-    work = try_draft(target, asked.out, prompts, asked.temperatures, progress)
+    work = try_draft(target, asked.out, prompts, progress)
     print("", *table(lines_of(asyncio.run(work))), "", sep="\n", flush=True)
 
 

@@ -62,6 +62,8 @@ class Teaching:
 
     def __init__(self, lesson: Lesson) -> None:
         """Raises InvalidConfig where there are too few texts."""
+        if lesson.start is not None:  # it knows drafts of one token
+            lesson = replace(lesson, config=replace(lesson.config, single=0.0))
         self._lesson = lesson
         self._texts, self._held_out = lesson.texts, list(newest(lesson.held_out, _MOST_JUDGED))
         if not self._texts or not self._held_out:

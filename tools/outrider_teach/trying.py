@@ -20,7 +20,7 @@ from outrider_cli.intervals import Estimate, median_of
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan
 from outrider_teach.prompts import GROUPS, Prompt, PromptAt, is_held_out
-from outrider_teach.writing import PATIENT, started, to_request
+from outrider_teach.writing import PATIENT, TEMPERATURES, started, to_request
 
 LENGTH = 3  # tokens of a draft whose acceptance is said; llama-server's default
 _TOKENS = 128  # of a text
@@ -70,10 +70,9 @@ async def try_draft(
     target: HostedModel,
     draft: Path,
     prompts: Sequence[Prompt],
-    temperatures: Sequence[float],
     progress: Progress,
 ) -> list[Tried]:
-    """Return what the draft does for each prompt at each temperature.
+    """Return what the draft does for each prompt, greedily and at temperature .8.
 
     Raises InvalidConfig where the target does not draft with it.
     """
@@ -86,7 +85,7 @@ async def try_draft(
     ):
         has_template = await _check_drafts(client, draft)
         trial = _Trial(client, plain, has_template)
-        work = trial.run_all(prompts, temperatures, progress)
+        work = trial.run_all(prompts, progress)
         return await services.watch(others.watch(work))
 
 
@@ -106,15 +105,13 @@ class _Trial:
         self._has_template = has_template
         self._count = 0
 
-    async def run_all(
-        self, prompts: Sequence[Prompt], temperatures: Sequence[float], progress: Progress
-    ) -> list[Tried]:
+    async def run_all(self, prompts: Sequence[Prompt], progress: Progress) -> list[Tried]:
         """Return what was measured, after one text that is not counted: costs are learned in it."""
         found: list[Tried] = []
-        await self._run(prompts[0], temperatures[0])
-        total = len(prompts) * len(temperatures)
+        await self._run(prompts[0], TEMPERATURES[0])
+        total = len(prompts) * len(TEMPERATURES)
         for prompt in prompts:
-            for temperature in temperatures:
+            for temperature in TEMPERATURES:
                 progress.say(f"trying it, {len(found) + 1} of {total}")
                 found.append(await self._run(prompt, temperature))
         progress.clear()

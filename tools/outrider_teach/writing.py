@@ -55,7 +55,6 @@ class Writing:
     most_bytes: int
     """Of the folder, after which writing ends in any case."""
     token_limit: int = 256  # of an answer
-    temperatures: tuple[float, ...] = TEMPERATURES
     seed: int = 1
 
     @property
@@ -66,8 +65,8 @@ class Writing:
     def temperature(self, number: int) -> float:
         """Return at which one a prompt is answered; greedily only once."""
         if self.prompt_count is not None and number >= self.prompt_count:
-            return max(self.temperatures)
-        return self.temperatures[number % len(self.temperatures)]
+            return max(TEMPERATURES)
+        return TEMPERATURES[number % len(TEMPERATURES)]
 
     def plan(self) -> LocalPlan:
         """Return what to start: the target alone, which keeps its rows."""

@@ -67,7 +67,6 @@ def test_without_torch_it_says_how_to_install_it(
         (("--tokens", "0"), "tokens: must be in [1, 10000000000], not 0"),
         (("--minutes", "0"), "minutes: must be in [0.01, 1000000.0], not 0.0"),
         (("--disk", "much"), "disk: must be a size such as 8GB, not 'much'"),
-        (("--temperatures", "0,hot"), "temperatures: must be numbers such as 0,0.8, not '0,hot'"),
         (("--texts", "none.txt"), "texts: cannot read none.txt: No such file or directory"),
     ],
 )
@@ -139,7 +138,7 @@ def test_sizes_and_times_are_read_and_shown_in_units() -> None:
 
 
 def test_a_folder_goes_on_with_the_same_settings_alone(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"seed": 1, "temperatures": (0.0, 0.8)}
+    settings: dict[str, Any] = {"seed": 1, "texts": ("a", "b")}
     folder = WorkFolder(tmp_path / "work", settings)
     assert folder.steps_over(5000) is None and folder.training.is_dir()
     folder.begin_training(700, 5000)
