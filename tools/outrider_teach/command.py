@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -446,6 +446,7 @@ def _run(plan: _Plan) -> None:
         if plan.asked.from_state is None:
             _write(plan, progress)
         _train(plan, progress)
+        _return_memory()
         if plan.asked.tried:
             _try(plan, progress)
     finally:
@@ -505,6 +506,16 @@ def _train(plan: _Plan, progress: Progress) -> None:
     if not teaching.run(steps, progress):
         raise KeyboardInterrupt
     print(*teaching.export(asked.out), sep="\n", flush=True)
+
+
+def _return_memory() -> None:
+    """Give back what the training took, where C's allocator keeps it: 600 MB of 1.1 GB here."""
+    import ctypes
+    import gc
+
+    gc.collect()
+    with suppress(AttributeError):  # glibc's alone
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _watch(plan: _Plan, progress: Progress) -> None:

@@ -20,8 +20,10 @@ _F32, _F16 = 4, 2  # bytes
 _COPIES = 4  # of a head's weights in training: gradients, and two means of them, beside themselves
 _SERVICES = 450_000_000
 """Bytes of target, orchestrator and tool without weights and cache: measured with SmolLM2-135M."""
-_TRAINER = 650_000_000
-"""Bytes of Python with torch, and of a target's tokens: measured with SmolLM2-135M."""
+_TRAINER = 950_000_000
+"""Bytes of Python with torch while it trains, and of what its allocator keeps: with SmolLM2-135M
+1.51 GB were seen at most, of which the arrays that are counted here take .56."""
+_TRAINED = 440_000_000  # bytes of Python with torch after it trained: measured with SmolLM2-135M
 _CHECKPOINTS = 5  # copies of a head's weights on disk: the best, and with what is beside the last
 
 
@@ -75,11 +77,16 @@ class Needs:
     @property
     def writing_memory(self) -> int:
         """Bytes while the target writes."""
-        return (
-            self.target.file_bytes
-            + self.sessions * self.context * self.target.cell_bytes
-            + _SERVICES
-        )
+        return self._served(self.sessions) + _SERVICES
+
+    @property
+    def trying_memory(self) -> int:
+        """Bytes while the target writes with a draft, and another one without, in turn."""
+        return 2 * self._served(1) + _SERVICES + _TRAINED
+
+    def _served(self, sessions: int) -> int:
+        """Return the bytes of a target's weights and cache."""
+        return self.target.file_bytes + sessions * self.context * self.target.cell_bytes
 
     @property
     def training_memory(self) -> int:
@@ -91,21 +98,23 @@ class Needs:
     @property
     def memory(self) -> int:
         """Bytes at most."""
-        return max(self.writing_memory if self.tokens else 0, self.training_memory)
+        writing = self.writing_memory if self.tokens else 0
+        return max(writing, self.training_memory, self.trying_memory)
 
     def lines(self, folder: str, minutes: float, device: str) -> list[str]:
         """Return what it will take, for people."""
-        target, training = self.target, show_bytes(self.training_memory)
+        target = self.target
+        training = f"{show_bytes(self.training_memory)} to train, beside the rows, which are mapped"
+        training += f"; {show_bytes(self.trying_memory)} to try it"
         writing = [
             f"writes    {self.tokens:,} tokens of answers, {self.sessions} at once: "
             f"{show_bytes(self.disk)} in {folder}",
-            f"memory    {show_bytes(self.writing_memory)} to write; {training} to train, beside "
-            "the rows, which are mapped",
+            f"memory    {show_bytes(self.writing_memory)} to write; {training}",
         ]
         return [
             f"target    {target.name}: {target.layers} layers of {target.width}, "
             f"{target.vocabulary:,} tokens",
-            *(writing if self.tokens else [f"memory    {training}, beside the rows"]),
+            *(writing if self.tokens else [f"memory    {training}"]),
             f"trains    {self.student} of {self.numbers / 1e6:.1f} million weights that drafts "
             f"{self.drafted:,} tokens, on {device}, for {duration(60 * minutes)} at most",
         ]
