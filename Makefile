@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo run same-model draft-comparison temperature-demo creative technical \
     test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos page-libraries pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test ray-test images alerts demo-picture dashboard-picture clean
+    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test ray-test release images alerts demo-picture dashboard-picture clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -129,11 +129,15 @@ containers-test: setup ## kill one of 3 targets and 5 drafts every 10 s, 16 user
 	@scripts/compose-test --kill $(if $(SEED),--seed '$(SEED)') $(if $(MINUTES),--minutes '$(MINUTES)') \
 	    $(if $(ALSO),--also '$(ALSO)')
 
-wheel-test: setup ## install the wheel into an empty environment and let it write
+wheel-test: setup ## install the release in dist/ into an empty environment, without a compiler, and let it write
 	@scripts/wheel-test
 
 ray-test: setup ## run the Serve application on a real Ray of this machine, in an environment of its own
 	@scripts/ray-test $(TESTS)
+
+release: setup ## make the files of a release in dist/: TAG=v0.1.0; SIGNING_KEY=FILE signs, REHEARSAL=1 tries
+	@$(BIN)/python -m scripts.release $(or $(TAG),HEAD) $(if $(SIGNING_KEY),--signing-key '$(SIGNING_KEY)') \
+	    $(if $(REHEARSAL),--rehearsal)
 
 images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu cuda ray ray-cuda" REGISTRY=
 	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/with-docker --online scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)

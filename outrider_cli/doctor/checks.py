@@ -117,7 +117,8 @@ def judge_build(library: LlamaBuild, trial: DecodeTrial | None) -> list[Finding]
         message = "llama-cpp-python is not installed: this machine cannot host a model"
         return [Finding("build", Severity.PROBLEM, message, _install(library))]
     findings = []
-    if library.pinned and library.version != library.pinned:
+    # A release's own build of that version has a name of its own after a plus.
+    if library.pinned and library.version.partition("+")[0] != library.pinned:
         message = (
             f"llama-cpp-python {library.version} is installed, and this Outrider is written for "
             f"{library.pinned}: the low-level API changes without notice"

@@ -104,6 +104,10 @@ def test_another_version_is_a_problem_that_names_both():
     assert "0.3.30" in findings[0].message and "0.3.36" in findings[0].message
 
 
+def test_a_releases_build_of_the_version_is_that_version():
+    assert levels(judge_build(replace(LIBRARY, version="0.3.36+outrider.0.1.0"), TRIAL)) == [OK, OK]
+
+
 def test_without_a_pin_no_version_is_wrong():
     assert levels(judge_build(replace(LIBRARY, pinned=""), TRIAL)) == [OK, OK]
 
