@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import outrider
+from scripts import release
 from tests.end_to_end.test_doctor import DYING, of
 from tests.support.commands import LOCAL, environment
 from tests.support.processes import DRAFT, TARGET
@@ -89,6 +90,18 @@ def test_it_names_the_command_the_version_and_what_llama_needs(wheel: Path) -> N
     assert f"\nVersion: {outrider.__version__}\n" in about
     assert "\nRequires-Dist: llama-cpp-python==" in about
     assert "extra == 'llama'" in about
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the repository")
+def test_a_commit_gives_the_same_bytes_wherever_and_whenever_it_is_built(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "another"):
+        release.unpack("HEAD", tmp_path / name)
+        release.build(tmp_path / name, tmp_path / f"{name} dist", seconds=1_750_000_000)
+        made.append(release.checksums(tmp_path / f"{name} dist"))
+        os.utime(tmp_path / name / "outrider")
+    assert made[0] == made[1]
+    assert [line.rpartition(".")[2] for line in made[0].splitlines()] == ["whl", "gz"]
 
 
 @pytest.mark.parametrize("command", ["bench", "certs", "lookup", "plan", "teach"])
