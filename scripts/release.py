@@ -50,7 +50,7 @@ def main() -> None:
         print(f"release: building Outrider {version} of {commit[:12]}", flush=True)
         build(checkout, files, int(_git("show", "--no-patch", "--format=%ct", commit)))
         _make_tools(checkout)
-        print("release: building llama.cpp, about 4 minutes", flush=True)
+        print("release: building llama.cpp, about 4 minutes unless in a rehearsal", flush=True)
         _build_llama(checkout, files, version, fresh=not options.rehearsal)
         print("release: listing what an installation has", flush=True)
         _write_sbom(checkout, files, version)
@@ -200,7 +200,8 @@ def _sign(key: Path | None) -> None:
     _run("ssh-keygen", "-Y", "sign", "-q", "-f", key, "-n", SIGNER, DIST / SUMS)
     who = ("-f", str(SIGNERS), "-I", SIGNER, "-n", SIGNER, "-s", str(DIST / f"{SUMS}.sig"))
     signed = (DIST / SUMS).read_bytes()
-    if subprocess.run(("ssh-keygen", "-Y", "verify", *who), input=signed, check=False).returncode:
+    verify = ("ssh-keygen", "-Y", "verify", *who)
+    if subprocess.run(verify, input=signed, capture_output=True, check=False).returncode:
         public = subprocess.check_output(("ssh-keygen", "-y", "-f", str(key)), text=True)
         print(f"release: {SIGNERS.name} has to have this line:\n{SIGNER} {public.strip()}")
 
