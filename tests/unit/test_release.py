@@ -1,8 +1,9 @@
-"""What a release is refused for, its checksums and names, and what its SBOM says."""
+"""What refuses a release; its checksums, names and SBOM; how the guides install it."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -16,6 +17,8 @@ from scripts.sbom_parts import Part, llama_parts, page_parts, with_parts
 ROOT = Path(release.__file__).parents[1]
 DATED = "# Changelog\n\n## [0.1.0] - 2026-12-01\n\n## [0.0.9] - 2026-11-01\n"
 UNDATED = DATED.replace("2026-12-01", "unreleased")
+ADDED = {f"outrider[{extra}]" for extra in ("bench", "certs", "teach", "traces")}
+"""Beside an Outrider that runs."""
 SBOM = {
     "metadata": {"component": {"bom-ref": "root", "name": "outrider", "type": "application"}},
     "components": [{"bom-ref": "llama==1", "name": "llama_cpp_python", "version": "1"}],
@@ -122,3 +125,11 @@ def test_the_page_s_libraries_are_all_listed_each_with_its_licence() -> None:
     assert [f"{each.name}@{each.version}" for each in parts] == list(packages)
     assert all(each.licence and each.purl.startswith("pkg:npm/") for each in parts)
     assert list(page_parts(folder.parent)) == []
+
+
+def test_no_page_installs_outrider_from_an_index_that_does_not_have_it() -> None:
+    """An extra of an Outrider that is installed already is found without an index."""
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"]
+    for page in (ROOT / "README.md", ROOT / "deploy" / "README.md", *pages):
+        named = re.findall(r"pip install[^`\n]* '?(outrider\b[^\s'`]*)", page.read_text("utf-8"))
+        assert [each for each in named if each not in ADDED] == [], page.name
