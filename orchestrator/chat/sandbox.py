@@ -18,7 +18,7 @@ from jinja2 import TemplateSyntaxError, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_indent, make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
@@ -212,7 +212,10 @@ class _Environment(ImmutableSandboxedEnvironment):
             return self._replace(owner, *args)
         if isinstance(owner, str) and function.__name__ == "format":
             return self._format(owner, args)
-        self._spend_widths(args, kwargs)
+        if isinstance(function, Macro):  # all that it does with a number is counted there
+            self._spend(STEP)
+        else:
+            self._spend_widths(args, kwargs)
         made = super().call(context, function, *args, **kwargs)
         self._spend_made(made)
         return made

@@ -108,6 +108,14 @@ def test_work_without_end_is_refused(source: str) -> None:
     assert refusal(source) == "chat_template: takes too much work for one prompt"
 
 
+def test_a_number_is_no_width_to_a_macro_until_something_is_padded_to_it() -> None:
+    largest = 2**53 - 1  # of JavaScript, which agents have as a `maximum` of their schemas
+    shown = "{% macro show(n) %}up to {{ n }}{% endmacro %}{{ show(n) }}"
+    assert render(shown, n=largest) == f"up to {largest}"
+    padded = "{% macro pad(n) %}{{ 'x'.ljust(n) }}{% endmacro %}{{ pad(n) }}"
+    assert refusal(padded, n=largest) == "chat_template: takes too much work for one prompt"
+
+
 @pytest.mark.usefixtures("little_work")
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
