@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from gateway.accumulator import Accumulator, Completion
-from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, string_in
+from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, string_in, without
 from gateway.openai.requests import Ask, ChatBody, ResponseFormat, SchemaFormat, chat_of
 from gateway.turns import TurnStream
 from gateway.usage import reports, usage
@@ -22,6 +22,9 @@ from outrider.response import Event, Finished
 
 _BILLING_HEADER = "x-anthropic-billing-header:"
 """Begins a system block of Claude Code that differs in every request, and would in the prompt."""
+
+_UNREAD = ("image", "document")
+"""Types of blocks that a tool may return and no model here reads."""
 
 
 class MessageParam(Body):
@@ -171,21 +174,23 @@ def _result(field: str, block: dict[str, Any]) -> dict[str, Any]:
     return {
         "role": "tool",
         "tool_call_id": string_in(field, block, "tool_use_id"),
-        "content": "" if content is None else _texts(f"{field}.content", content),
+        "content": "" if content is None else _texts(f"{field}.content", content, _UNREAD),
     }
 
 
-def _texts(field: str, content: object) -> str | list[dict[str, Any]]:
-    """Return content that may be text only."""
+def _texts(field: str, content: object, unread: Collection[str] = ()) -> str | list[dict[str, Any]]:
+    """Return content that may be text only; blocks of the types `unread` are named in it."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InvalidRequest(field, "must be a string or a list of blocks")
     parts = []
     for i, block in enumerate(content):
-        if not isinstance(block, dict) or block.get("type") != "text":
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind != "text" and kind not in unread:
             raise InvalidRequest(f"{field}[{i}].type", "must be 'text'")
-        parts.append({"type": "text", "text": string_in(f"{field}[{i}]", block, "text")})
+        text = string_in(f"{field}[{i}]", block, "text") if kind == "text" else without(kind)
+        parts.append({"type": "text", "text": text})
     return parts
 
 

@@ -304,6 +304,14 @@ def name_of_input(field: str, sent: str, count: int, first: int) -> str:
     return f"{sent}[{first + int(number[1])}]" if number and count > 1 else sent
 
 
+def without(kind: str) -> str:
+    """Return what the result of a tool says in place of a part that no model here reads.
+
+    The model has called the tool: it must hear of it, as the chat could not continue otherwise.
+    """
+    return f"[{kind} left out: this model reads text only]"
+
+
 def string_in(field: str, item: Mapping[str, Any], name: str) -> str:
     """Return the text `name` of the object in a field. Raises InvalidRequest."""
     value = item.get(name)

@@ -8,13 +8,13 @@ items that the client expects. Tools that OpenAI's own servers run are left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import Field
 
-from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, string_in
+from gateway.body_fields import Body, GenerationFields, Int32, ListOf, refuse, string_in, without
 from gateway.openai.requests import ChatBody, ResponseFormat, SchemaFormat, chat_of
 from outrider.errors import InvalidRequest
 
@@ -31,6 +31,9 @@ _HOSTED = (
     "web_search_preview",
 )
 """Types of tools that OpenAI's servers run, of which a model hears nothing otherwise."""
+
+_UNREAD = ("input_image", "input_file")
+"""Types of parts that a tool may return and no model here reads."""
 
 _INPUT = "input"
 """The argument of a function that stands for a tool which takes a text."""
@@ -227,20 +230,24 @@ def _read_item(field: str, item: dict[str, Any]) -> dict[str, Any]:
         call = {"id": string_in(field, item, "call_id"), "type": "function", "function": function}
         return {"role": "assistant", "tool_calls": [call]}
     if kind in ("function_call_output", "custom_tool_call_output"):
-        text = _text_of(field, item.get("output"))
+        text = _text_of(field, item.get("output"), _UNREAD)
         return {"role": "tool", "tool_call_id": string_in(field, item, "call_id"), "content": text}
     raise InvalidRequest(f"{field}.type", f"{kind!r:.40} is not supported")
 
 
-def _text_of(field: str, content: object) -> str:
+def _text_of(field: str, content: object, unread: Collection[str] = ()) -> str:
+    """Return content that may be text only; parts of the types `unread` are named in it."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InvalidRequest(field, "needs content, as text")
-    texts = []
-    for part in content:
-        is_text = isinstance(part, dict) and part.get("type") in _TEXT_PARTS
-        if not is_text or not isinstance(part.get("text"), str):
-            raise InvalidRequest(field, "content may hold text only")
-        texts.append(part["text"])
-    return "".join(texts)
+    return "".join(_text_of_part(field, part, unread) for part in content)
+
+
+def _text_of_part(field: str, part: object, unread: Collection[str]) -> str:
+    kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
+    if kind in unread:
+        return without(kind.removeprefix("input_"))
+    if kind not in _TEXT_PARTS or not isinstance(text, str):
+        raise InvalidRequest(field, "content may hold text only")
+    return text
