@@ -26,6 +26,7 @@ from tests.support.thorough import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
+    "docs/clients.md",
     *("README.md", "docs/tuning.md", "docs/troubleshooting.md", "docs/operations.md"),
     *("docs/drafts.md", "docs/two-machines.md", "docs/team.md", "docs/upgrade.md"),
     *("docs/reference/sampling.md", "docs/reference/grammars.md", "docs/reference/json-rpc.md"),
