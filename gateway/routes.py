@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from http import HTTPStatus
 from typing import Any, get_type_hints
 
 from fastapi import FastAPI, Request
@@ -37,6 +38,7 @@ from outrider.access import Access
 from outrider.errors import Draining, OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
 
+_MOST_PATH = 80  # characters of a path that an error repeats
 _ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"description": "An error, with its reason."}}
 
 
@@ -283,7 +285,11 @@ def _add_errors(app: FastAPI) -> None:
         return _refuse(request.url.path, _failure_of(error))
 
     async def http_error(request: Request, error: HTTPException) -> Response:
-        return _refuse(request.url.path, HttpFailure(error.status_code, str(error.detail)))
+        said = str(error.detail)
+        if said == HTTPStatus.NOT_FOUND.phrase:  # Starlette's own: no route
+            asked = f"{request.method} {request.url.path[:_MOST_PATH]}"
+            said = f"there is no {asked}; /openapi.json has what there is"
+        return _refuse(request.url.path, HttpFailure(error.status_code, said))
 
     add(OutriderError, outrider_error)
     add(RequestValidationError, invalid)

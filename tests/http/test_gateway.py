@@ -334,6 +334,15 @@ async def test_an_unknown_path_is_told_in_the_shape_of_its_api():
     assert llama.json()["error"]["code"] == 404
 
 
+async def test_a_path_that_is_not_there_is_named():
+    async with serving() as url:
+        rerank = await post(f"{url}/v1/rerank", {"query": "a", "documents": ["b"]})
+        long = await get(f"{url}/{'x' * 999}")
+    said = "there is no POST /v1/rerank; /openapi.json has what there is"
+    assert rerank.json()["error"]["message"] == said
+    assert len(long.json()["error"]["message"]) < 200
+
+
 # --- who is let in ---
 
 
