@@ -186,7 +186,7 @@ def _texts(field: str, content: object, unread: Collection[str] = ()) -> str | l
         raise InvalidRequest(field, "must be a string or a list of blocks")
     parts = []
     for i, block in enumerate(content):
-        kind = block.get("type") if isinstance(block, dict) else None
+        kind = str(block.get("type")) if isinstance(block, dict) else ""
         if kind != "text" and kind not in unread:
             raise InvalidRequest(f"{field}[{i}].type", "must be 'text'")
         text = string_in(f"{field}[{i}]", block, "text") if kind == "text" else without(kind)

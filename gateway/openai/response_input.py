@@ -245,7 +245,8 @@ def _text_of(field: str, content: object, unread: Collection[str] = ()) -> str:
 
 
 def _text_of_part(field: str, part: object, unread: Collection[str]) -> str:
-    kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
+    found = part if isinstance(part, dict) else {}
+    kind, text = str(found.get("type")), found.get("text")
     if kind in unread:
         return without(kind.removeprefix("input_"))
     if kind not in _TEXT_PARTS or not isinstance(text, str):
