@@ -32,11 +32,11 @@ _SOURCE_STYLES = {
     "prediction": "magenta",
     "forced": "bright_blue",
     "suffix": "yellow",
-    "copy": "bright_cyan",
+    "copy": "cyan",
     "ngram": "bright_red",
     "past": "bright_magenta",
 }
-_BRANCH_STYLES = ("underline cyan", "underline magenta", "underline blue", "underline red")
+_BRANCH_STYLES = ("underline cyan", "underline magenta", "underline bright_blue", "underline red")
 """Of runner-up lines, as many as the page has; underlined, which no source is."""
 
 _CONTROL_CODES = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]

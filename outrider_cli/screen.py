@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from outrider_cli.render import Line, Words, visible
+from outrider_cli.render import Line, Words, visible, wrapped
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.status import Status
 
 
@@ -68,6 +69,22 @@ def show_view(view: RenderableType) -> None:
     screen = _Plain(sys.stdout)
     for line in shown.get().splitlines():
         screen.write(f"{line.rstrip()}\n")
+
+
+class FirstThatFits:
+    """Shows the first of several views that the terminal has the width for; else the last."""
+
+    def __init__(self, *views: RenderableType) -> None:
+        self._views = views
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield that view."""
+        *others, last = self._views
+        roomy = options.update(max_width=_UNBROKEN)
+        widths = ((each, console.measure(each, options=roomy).maximum) for each in others)
+        yield next((each for each, width in widths if width <= options.max_width), last)
 
 
 class _Plain:
@@ -130,5 +147,6 @@ class Progress:
 
 
 def note(text: str) -> None:
-    """Print one line that is good to know on standard error."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    """Print one line that is good to know on standard error; a terminal wraps it between words."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    print(*wrapped(f"note: {text}", width), sep="\n", file=sys.stderr, flush=True)

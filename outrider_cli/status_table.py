@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,10 @@ from outrider_cli.render import visible
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
 _NOBODY = "not speculating: "
+_ROLE_WIDTH = 8  # columns of a role, the blanks after it included
 _STATE_STYLES = {PeerState.READY: "green", PeerState.REFUSED: "bold red", PeerState.LOST: "red"}
 
 
@@ -30,32 +32,59 @@ def status_view(address: str, status: Status) -> Group:
     from rich.console import Group
     from rich.text import Text
 
+    from outrider_cli.screen import FirstThatFits
+
     in_flight = _count(status.active_generation_count, "generation") + " in flight"
     stopping = ", stopping" if status.draining else ""
     first = f"orchestrator {address} (version {status.version}), {in_flight}{stopping}"
-    return Group(Text(first), _table(status), Text(visible(_drafting(status))))
+    rows = list(_rows(status))
+    peers = FirstThatFits(_table(rows), _list(rows))
+    return Group(Text(first), peers, Text(visible(_drafting(status))))
 
 
-def _table(status: Status) -> Table:
-    from rich.table import Table
+_Row = tuple[str, str, "Text", str]
+"""Role, address, state, and what there is to know."""
+
+
+def _rows(status: Status) -> Iterator[_Row]:
+    """Yield a row for each peer, and for each draft that was sent away."""
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for _ in ("role", "address", "state"):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
     for peer in status.peers:
         state = Text(peer.state.value, _STATE_STYLES.get(peer.state, "yellow"))
         about = peer.detail or ", ".join(_facts(peer))
-        address = visible(peer.address.removeprefix(PLAIN))
-        table.add_row(peer.role, Text(address), state, Text(visible(about)))
+        yield peer.role, visible(peer.address.removeprefix(PLAIN)), state, visible(about)
     for each in status.refused_drafts:
         model = f"{each.model_name}: " if each.model_name else ""
         when = f"{_count(each.attempt_count, 'attempt')}, {each.since_seconds:.0f} s ago"
         about = f"{model}{each.reason} ({when})"
         state = Text("sent away", _STATE_STYLES[PeerState.REFUSED])
-        table.add_row("draft", Text(visible(each.address)), state, Text(visible(about)))
+        yield "draft", visible(each.address), state, visible(about)
+
+
+def _table(rows: Sequence[_Row]) -> Table:
+    """Return a line for each row."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for role, address, state, about in rows:
+        table.add_row(role, Text(address), state, Text(about))
     return table
+
+
+def _list(rows: Sequence[_Row]) -> Group:
+    """Return the rows for a narrow terminal: what there is to know stands below each."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    width = max((len(address) for _, address, _, _ in rows), default=0)
+    shown: list[Text | Padding] = []
+    for role, address, state, about in rows:
+        shown.append(Text.assemble(f"{role:<{_ROLE_WIDTH}}{address:<{width}}  ", state))
+        shown += [Padding(Text(about), (0, 0, 0, _ROLE_WIDTH))] if about else []
+    return Group(*shown)
 
 
 def _facts(peer: PeerStatus) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from outrider.client import OutriderClient, PeerStatus, Status
+    from outrider_cli.screen import FirstThatFits
 
 _MOST_GENERATIONS = 20  # generations that are listed
 _STYLES = {"ready": "green", "loading": "yellow", "connecting": "yellow"}
@@ -140,17 +142,16 @@ class TopView:
             ),
         )
 
-    def _targets(self, status: Status) -> Table:
-        table = _table("target", "state", "model", "texts", "open", "busy", "round trip")
+    def _targets(self, status: Status) -> FirstThatFits:
+        rows = []
         for peer in status.peers:
             if peer.role != "target":
                 continue
             its = peer.model
             room = f"{its.activity.open_session_count}/{its.session_count}" if its else ""
-            table.add_row(
-                *_named(peer), str(peer.generation_count), room, self._busy(peer), _trip(peer)
-            )
-        return table
+            numbers = (str(peer.generation_count), room, self._busy(peer), _trip(peer))
+            rows.append((*_named(peer), *numbers))
+        return _peers(("target", "state", "model", "texts", "open", "busy", "round trip"), rows)
 
     def _busy(self, peer: PeerStatus) -> str:
         """Return the share of the time with open streams that went into decodes since before."""
@@ -166,16 +167,18 @@ class TopView:
             decoding, opened = decoding - before.decode_seconds, opened - before.open_seconds
         return f"{decoding / opened:.0%}" if opened > 0 else ""
 
-    def _drafts(self, status: Status) -> Table:
-        table = _table("draft", "state", "model", "texts", "tokens/s", "", "round trip")
+    def _drafts(self, status: Status) -> FirstThatFits:
+        rows = []
         for peer in status.peers:
             if peer.role == "draft":
                 how = "joined" if peer.joined else ""
                 rate = f"{peer.tokens_per_second:.0f}" if peer.model else ""
-                table.add_row(*_named(peer), str(peer.generation_count), rate, how, _trip(peer))
+                numbers = (str(peer.generation_count), rate, how, _trip(peer))
+                rows.append((*_named(peer), *numbers))
         for each in status.refused_drafts:
-            table.add_row(_safe(each.address), "[red]sent away[/]", _safe(each.model_name))
-        return table
+            away = (_safe(each.address), "[red]sent away[/]", _safe(each.model_name))
+            rows.append((*away, "", "", "", ""))
+        return _peers(("draft", "state", "model", "texts", "tokens/s", "", "round trip"), rows)
 
 
 def _generations(status: Status) -> Table:
@@ -205,6 +208,17 @@ def _troubles(status: Status) -> list[Text]:
     said += [(each.address, each.reason) for each in status.refused_drafts]
     lines = [Text(visible(f"{address}: {why}"), style="yellow") for address, why in said]
     return [Text(""), *lines] if lines else []
+
+
+def _peers(names: Sequence[str], rows: Sequence[Sequence[str]]) -> FirstThatFits:
+    """Return a table of peers; where it is too wide, each model stands below its address."""
+    from outrider_cli.screen import FirstThatFits
+
+    wide, narrow = _table(*names), _table(*names[:2], *names[3:])
+    for address, state, model, *others in rows:
+        wide.add_row(address, state, model, *others)
+        narrow.add_row(f"{address}\n  {model}" if model else address, state, *others)
+    return FirstThatFits(wide, narrow)
 
 
 def _table(*names: str) -> Table:
