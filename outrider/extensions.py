@@ -1,7 +1,9 @@
-"""What other installed packages add to this one, which knows them by their entry points alone."""
+"""What other installed packages add to this one: by their entry points, and by its extras."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -23,3 +25,8 @@ def _load(point: EntryPoint) -> Any:
     except Exception as error:  # any error of another package's import
         reason = f"{type(error).__name__}: {error}"
         return InvalidConfig(point.name, f"cannot be loaded from {point.module}: {reason}")
+
+
+def installing(extra: str) -> str:
+    """Return the command that adds an extra to this very Python, which may not be the shell's."""
+    return f"{shlex.quote(sys.executable)} -m pip install 'outrider[{extra}]'"

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from outrider import request_scope
 from outrider.errors import InvalidConfig
+from outrider.extensions import installing
 
 Value = str | bool | int | float
 """Of an attribute: counts, seconds, names of our own making; never text of users."""
@@ -140,7 +141,7 @@ def start(endpoint: str, service: str) -> None:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
-        message = "sending them needs OpenTelemetry: pip install 'outrider[traces]'"
+        message = f"sending them needs OpenTelemetry: {installing('traces')}"
         raise InvalidConfig("traces", message) from None
     _tracer = OtlpTracer(endpoint, service)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.errors import InvalidConfig
+from outrider.extensions import installing
 from outrider_cli.hub.names import HubName, choose, quants, read_name
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def model_file(option: str, path: Path) -> Path:
     except ModuleNotFoundError as error:
         if error.name not in ("huggingface_hub", "httpx2"):
             raise
-        words = f"{name} needs huggingface_hub: pip install 'outrider[llama]'"
+        words = f"{name} needs huggingface_hub: {installing('llama')}"
     except _Refused as reason:
         words = str(reason)
     except Exception as error:

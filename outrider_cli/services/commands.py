@@ -309,6 +309,7 @@ def serve(role: str, config: Made, run: Callable[[Made], Coroutine[Any, Any, Non
     """
     from outrider import logs, tracing
     from outrider.errors import InvalidConfig
+    from outrider.extensions import installing
     from outrider.settings_reload import Settings
 
     if rereading.takes(config):
@@ -323,7 +324,7 @@ def serve(role: str, config: Made, run: Callable[[Made], Coroutine[Any, Any, Non
     except ModuleNotFoundError as error:
         if error.name != "llama_cpp":
             raise
-        message = "hosting one needs llama.cpp: pip install 'outrider[llama]'"
+        message = f"hosting one needs llama.cpp: {installing('llama')}"
         raise InvalidConfig("model", message) from None
     finally:
         tracing.stop()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InvalidConfig
+from outrider.extensions import installing
 from outrider_bench.report import Measured, blocks_away
 from outrider_bench.variants import PEER, PLAIN
 from outrider_cli.intervals import Estimate
@@ -93,7 +94,7 @@ def check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise InvalidConfig("plots", "needs matplotlib: pip install 'outrider[bench]'") from None
+        raise InvalidConfig("plots", f"needs matplotlib: {installing('bench')}") from None
 
 
 def draw(plots: Sequence[Plot], title: str, folder: Path, prefix: str) -> list[Path]:

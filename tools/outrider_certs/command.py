@@ -40,13 +40,14 @@ def certs(
     certificates that all trust: keep FOLDER on one machine, and copy from it what each needs.
     """
     from outrider.errors import InvalidConfig
+    from outrider.extensions import installing
 
     try:
         from outrider_certs.authority import Authority, Made, read_wanted
     except ModuleNotFoundError as error:
         if error.name != "cryptography":
             raise
-        message = "needs another package: pip install 'outrider[certs]'"
+        message = f"needs another package: {installing('certs')}"
         raise InvalidConfig("certs", message) from None
 
     for name, number in (("days", days), ("renew", 0 if renew is None else renew)):

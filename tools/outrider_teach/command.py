@@ -248,10 +248,11 @@ def _check_torch() -> None:
     from importlib.util import find_spec
 
     from outrider.errors import InvalidConfig
+    from outrider.extensions import installing
 
     missing = [name for name in ("torch", "gguf") if find_spec(name) is None]
     if missing:
-        raise InvalidConfig("teach", f"needs {missing[0]}: pip install 'outrider[teach]'")
+        raise InvalidConfig("teach", f"needs {missing[0]}: {installing('teach')}")
 
 
 def _place(out: Path | None, from_state: Path | None, watch: bool) -> Path:

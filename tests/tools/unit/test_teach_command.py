@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,8 @@ def test_without_torch_it_says_how_to_install_it(
         lambda name, *more: None if name == "torch" else real(name, *more),
     )
     said = refused(*on(BUNDLED_TARGET, tmp_path / "head.gguf"))
-    assert said == "teach: needs torch: pip install 'outrider[teach]'"
+    python = shlex.quote(sys.executable)  # another pip than its own does not know this package
+    assert said == f"teach: needs torch: {python} -m pip install 'outrider[teach]'"
 
 
 @pytest.mark.parametrize(
