@@ -161,7 +161,7 @@ class Translations:
         logs.event(
             "outrider.draft",
             "vocabulary learned",
-            level=level.value,
+            translation=level.value,
             shared_tokens=translation.shared_count,
             shared_mass=round(mass, 3),
         )

@@ -102,7 +102,7 @@ class Lesson:
         logs.event(
             "outrider.orchestrator",
             "draft translates",
-            level=learned.level,
+            translation=learned.level,
             shared_tokens=learned.shared_token_count,
             shared_mass=round(learned.shared_mass, 3),
             differences=learned.differences,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import os
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ import pytest
 from outrider.logs import BackgroundLines, formatter, internal_error
 
 PROMPT = "canary in a prompt"
+ROOT = Path(__file__).parents[2]
+_LOGGING = ("event", "warning", "logs.event", "logs.warning")
 
 
 def record(text: str, **fields: object) -> logging.LogRecord:
@@ -183,3 +187,13 @@ def test_a_log_that_nobody_reads_stops_nobody() -> None:
         sum('"message": "x' in line for line in lines) <= 12
     )  # ten wait, and one is being written
     os.close(reader)
+
+
+def test_no_event_has_a_field_that_every_line_has_already() -> None:
+    taken = {"time", "level", "where", "message", "exception"}
+    for folder in ("outrider", "draft_service", "target_service", "orchestrator", "gateway"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) in _LOGGING:
+                    names = {each.arg for each in call.keywords}
+                    assert not names & taken, f"{file.name}:{call.lineno}"
