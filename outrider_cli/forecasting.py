@@ -19,6 +19,10 @@ LIKELY, MOST = 0.7, 0.9
 docs/benchmarks.md, and more than both."""
 
 
+_AT_ONCE = 1e-6
+"""Seconds of a token of a draft that takes no time."""
+
+
 def on_one_machine() -> ControllerView:
     """Return what is usual of a pair on one machine, where nothing was measured."""
     return ControllerView(round_overhead_seconds=0.0015, draft_latency_seconds=0.0005)
@@ -110,16 +114,23 @@ def reach(
 
 
 def too_slow(measured: ControllerView, acceptance: float = LIKELY, n_max: int = 16) -> str:
-    """Return that a draft helps its target at no acceptance rate, and which target it would help.
+    """Return that a draft helps its target at no acceptance rate, and why or which it would help.
 
-    That is one of which `acceptance` of the tokens are accepted. Empty where it may help, or where
-    times are not known.
+    Of that one `acceptance` of the tokens are accepted. Empty where it may help, or where times are
+    not known.
     """
     if not measured.decode_costs or not measured.draft_token_seconds:
         return ""
     if pays(measured, max(MOST, acceptance), n_max):
         return ""
-    (_, decode_seconds), *_ = measured.decode_costs
+    (_, decode_seconds), *more = measured.decode_costs
+    at_once = replace(on_one_machine(), decode_costs=measured.decode_costs)
+    if more and not pays(replace(at_once, draft_token_seconds=_AT_ONCE), MOST, n_max):
+        rows, seconds = more[-1]
+        return (
+            f"no draft can help a target of {show_ms(decode_seconds)} ms a token that takes "
+            f"{show_ms(seconds)} ms to check {rows} at once"
+        )
 
     def helps(times: float) -> bool:
         costs = tuple((rows, times * seconds) for rows, seconds in measured.decode_costs)

@@ -175,6 +175,15 @@ def test_a_target_is_helped_by_what_the_answer_says_would_help_it() -> None:
     assert not too_slow(replace(ON_8_CORES, draft_token_seconds=0.0))  # which is not known
 
 
+def test_a_target_that_checks_no_faster_than_it_writes_needs_no_faster_draft() -> None:
+    costs = ((1, 0.0624), (2, 0.1297), (3, 0.1854), (4, 0.2224), (8, 0.3958))
+    busy = replace(FAR, decode_costs=costs, draft_token_seconds=0.0005)
+    assert too_slow(busy) == (
+        "no draft can help a target of 62.4 ms a token that takes 396 ms to check 8 at once"
+    )
+    assert too_slow(ON_8_CORES).startswith("a draft of 12 ms a token cannot help")
+
+
 def test_from_its_reach_on_a_draft_does_not_pay() -> None:
     for acceptance in (0.6, 0.9):
         far = reach(H200, acceptance)
