@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from outrider_cli.render import Line, Words, visible, wrapped
@@ -144,6 +145,13 @@ class Progress:
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+def own_command() -> str:
+    """Return how this command is called from where the user is."""
+    if shutil.which("outrider") or Path(sys.argv[0]).name != "outrider":
+        return "outrider"
+    return os.path.relpath(sys.argv[0])
 
 
 def note(text: str) -> None:

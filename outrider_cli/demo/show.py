@@ -6,13 +6,9 @@ On a terminal the texts are side by side; elsewhere the one without drafts is en
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import statistics
-import sys
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 from rich.console import Console
@@ -33,7 +29,7 @@ from outrider_cli.demo.questions import (
     together,
 )
 from outrider_cli.render import FAINT, STYLES, Words, visible
-from outrider_cli.screen import open_console
+from outrider_cli.screen import open_console, own_command
 
 _LEGEND = {
     Origin.DRAFTED: "accepted draft",
@@ -85,7 +81,7 @@ class Show:
         self._console.print(table(rows))
         self._console.print()
         self._console.print(Text(verdict_line(rows), "bold"))
-        command = _own_command()
+        command = own_command()
         for what, words in (
             ("your model", "chat -m MODEL.gguf"),
             ("page, API", "up -m MODEL.gguf --port 8080"),
@@ -232,10 +228,3 @@ def _rate(value: float | None) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _own_command() -> str:
-    """Return how this command is called from where the user is."""
-    if shutil.which("outrider") or Path(sys.argv[0]).name != "outrider":
-        return "outrider"
-    return os.path.relpath(sys.argv[0])

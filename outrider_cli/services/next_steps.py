@@ -11,6 +11,7 @@ from typing import Any
 
 from outrider.rpc.channel import Address, read_address
 from outrider_cli.options import ClientOptions, arguments
+from outrider_cli.screen import own_command
 
 _SECONDS = 3.0  # for a handshake with this machine
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
@@ -94,7 +95,7 @@ class NextSteps:
         return self._curl() if self.http else self._generate()
 
     def _generate(self) -> str:
-        words = ["outrider", "generate", f"--orchestrator={self._named(self.address)}"]
+        words = [own_command(), "generate", f"--orchestrator={self._named(self.address)}"]
         words += arguments(self.shown)
         lone = self.tokens is not None and self.shown.token_file is None
         return shlex.join([*words, *([f"--token-file={NAMED_TOKEN}"] if lone else [])])

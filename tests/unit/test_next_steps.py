@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,13 @@ def test_what_listens_everywhere_is_reached_at_this_machine() -> None:
     assert from_here("0.0.0.0:8080") == "127.0.0.1:8080"
     assert from_here("[::]:8080") == "[::1]:8080"
     assert from_here("10.0.0.5:8080") == "10.0.0.5:8080"
+
+
+def test_the_command_to_try_is_called_as_this_one_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / ".venv" / "bin" / "outrider"), "up"])
+    first, *_ = NextSteps(**PLAIN).lines()
+    assert first.startswith("try:  .venv/bin/outrider generate ")
