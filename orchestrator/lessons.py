@@ -9,7 +9,7 @@ from orchestrator.peers import Hosted
 from outrider import handshake, logs
 from outrider.backoff import Backoff
 from outrider.core.health import LONGEST_EJECTION
-from outrider.descriptions import check_learned
+from outrider.descriptions import check_learned, level_of
 from outrider.errors import InvalidRequest, VocabularyMismatch
 from outrider.request_scope import nobodys
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
@@ -102,7 +102,7 @@ class Lesson:
         logs.event(
             "outrider.orchestrator",
             "draft translates",
-            translation=learned.level,
+            translation=level_of(learned),
             shared_tokens=learned.shared_token_count,
             shared_mass=round(learned.shared_mass, 3),
             differences=learned.differences,

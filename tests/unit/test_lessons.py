@@ -88,6 +88,15 @@ async def test_what_failed_is_sent_again_after_longer_and_longer_pauses(
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
 
 
+async def test_what_was_learned_is_logged_in_words(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await taught(Pupil(GOOD), monkeypatch)
+    [learned] = [each for each in caplog.records if each.message == "draft translates"]
+    assert learned.__dict__["fields"]["translation"] == "token"
+
+
 @pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "UNIMPLEMENTED"])
 async def test_what_was_refused_is_not_sent_again(
     code: str, monkeypatch: pytest.MonkeyPatch
