@@ -165,7 +165,9 @@ class Gateway:
     async def chat(self, body: requests.ChatBody) -> Response:
         """Answer a chat."""
         parsed = await self._read_chat(body, body)
-        wants_logprobs = parsed.requests[0].logprobs is not None
+        has_logprobs = parsed.requests[0].logprobs is not None
+        # Those that a report of tokens holds are not sent twice.
+        wants_logprobs = has_logprobs and (bool(body.logprobs) or not body.report)
         shape = answers.ChatShape(wants_logprobs, secrets.token_hex(6), parsed.reading)
         return await self._openai(parsed, shape, "chatcmpl")
 
@@ -234,7 +236,9 @@ class Gateway:
     ) -> Response:
         id_ = f"{prefix}-{secrets.token_hex(12)}"
         head = answers.Head(id_, int(time.time()), self._fingerprint())
-        return await self._answer(ask, answers.OpenAIAnswer(head, shape, ask), OPENAI, prepare)
+        return await self._answer(
+            ask, answers.OpenAIAnswer(head, shape, ask, time.perf_counter), OPENAI, prepare
+        )
 
     async def _echo(self, request: Request, prompt: Started) -> answers.Echo:
         model = write_reference(prompt.model)

@@ -1,8 +1,7 @@
-"""llama-server's own API: its request bodies, answers and events, and what our page reads. Pure."""
+"""llama-server's own API: its request bodies, answers and events. Pure."""
 
 from __future__ import annotations
 
-import codecs
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,11 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from gateway.accumulator import (
-    Addition,
-    CommittedToken,
-    committed_tokens,
-)
+from gateway.accumulator import Addition, CommittedToken
 from gateway.body_fields import (
     Body,
     Int32,
@@ -28,23 +23,17 @@ from gateway.body_fields import (
     read_prompts,
     refuse,
 )
-from gateway.openai.answers import finite
 from gateway.openai.requests import Ask, ChatBody
+from gateway.token_reports import STOP_TYPES, TokenReports, finite
 from gateway.usage import StreamProgress, timings
 from orchestrator.chat.template import ChatTemplate
 from orchestrator.infill import File, Infill
 from outrider.errors import InvalidRequest
-from outrider.messages import FinishReason
 from outrider.request import Detail
-from outrider.response import Delta, Event, Finished, Logprob, RoundReport, Started
+from outrider.response import Delta, Event, Finished, Logprob, Started
 from outrider.sampling import NUMBERS, SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-
-_STOP_TYPES = {
-    FinishReason.END_OF_TEXT: "eos",
-    FinishReason.STOP_SEQUENCE: "word",
-}
 
 # --- requests ---
 
@@ -203,10 +192,8 @@ class NativeAnswer:
         self._ask = ask
         self._fields = fields
         self._prompts = read_prompts(fields.prompt)
-        self._clock = clock
-        self._last = clock()  # the time of the last message
         self.gathering = ask.gathering()
-        self._decoders = [utf8_decoder() for _ in self.gathering.completions]
+        self._reports = TokenReports(self.gathering, clock)
 
     def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the answer once everything is finished."""
@@ -215,8 +202,8 @@ class NativeAnswer:
 
     def events(self, prompt: int, event: Event) -> Iterator[dict[str, Any]]:
         """Yield the events that an event of the orchestrator becomes."""
-        before, self._last = self._last, self._clock()
         addition = self.gathering.add(prompt, event)
+        report = self._reports.of(prompt, event) if self._fields.report else {}
         index = self.gathering.index(prompt, event)
         timed = self._ask.progress.timings(event)
         read = self._ask.progress.prompt(prompt, event)
@@ -225,13 +212,6 @@ class NativeAnswer:
         if addition is None:
             return
         ids = list(event.token_ids) if isinstance(event, Delta) else []
-        report: dict[str, Any] = {}
-        if self._fields.report and isinstance(event, Delta):
-            completion = self.gathering.completions[index]
-            prompt_count = len(self.gathering.prompts[prompt].prompt_token_ids)
-            first = prompt_count + len(completion.token_ids) - len(ids)
-            seconds = self._last - before
-            report = report_of(event, first, seconds, self._decoders[index])
         if addition.text or addition.tokens or ids:
             yield self._piece(index, addition, ids) | report | timed
         if isinstance(event, Finished):
@@ -259,7 +239,7 @@ class NativeAnswer:
         prompt, finished = self.gathering.prompts[number], completion.finished
         assert finished is not None
         statistics = finished.statistics
-        stop_type = _STOP_TYPES.get(finished.reason, "limit")
+        stop_type = STOP_TYPES.get(finished.reason, "limit")
         shape: dict[str, Any] = {
             "index": index,
             "content": "" if streamed else completion.text,
@@ -367,83 +347,6 @@ def sampling_settings(sampling: SamplingParameters) -> dict[str, Any]:
     }
 
 
-# --- the report that our page reads ---
-
-
-def utf8_decoder() -> codecs.IncrementalDecoder:
-    """Return what turns the bytes of a completion's tokens into the characters they complete."""
-    return codecs.getincrementaldecoder("utf-8")("replace")
-
-
-def report_of(
-    delta: Delta,
-    first: int,
-    seconds: float,
-    decoder: codecs.IncrementalDecoder,
-) -> dict[str, Any]:
-    """Return the tokens and the round of a delta; the first token is the text's number `first`."""
-    its = delta.report
-    number = its.round if its is not None else 0
-    sources, lines = (its.sources, its.draft_lines) if its is not None else ((), ())
-
-    def who(i: int) -> dict[str, Any]:
-        """Return who proposed a draft token, and of which runner-up line it is, if of one."""
-        shape: dict[str, Any] = {"source": sources[i]} if i < len(sources) else {}
-        return shape | ({"line": lines[i]} if i < len(lines) and lines[i] else {})
-
-    report: dict[str, Any] = {
-        "tokens": [
-            # A round's accepted tokens are the first of its draft.
-            _reported(token, first + i, number, decoder.decode(token.text), who(i))
-            for i, token in enumerate(committed_tokens(delta))
-        ]
-    }
-    if its is not None:
-        report["round"] = _round(its, seconds)
-    return report
-
-
-def _lines(report: RoundReport) -> dict[str, list[int]]:
-    """Return which line of the draft each token of a round is of, where not all are its first."""
-    return {"lines": list(report.draft_lines)} if report.draft_lines else {}
-
-
-def _reported(
-    token: CommittedToken, position: int, round_number: int, text: str, who: dict[str, Any]
-) -> dict[str, Any]:
-    shape: dict[str, Any] = {
-        "id": token.token_id,
-        "text": text,
-        "origin": token.origin,
-        "position": position,
-        "round": round_number,
-        **(who if token.origin == "drafted" else {}),
-    }
-    if token.logprob is not None:
-        shape["logprob"] = finite(token.logprob.value)
-    return shape
-
-
-def _round(report: RoundReport, seconds: float) -> dict[str, Any]:
-    draft = [_decode(token.text) for token in report.draft]
-    accepted = report.accepted_token_count
-    return {
-        "round": report.round,
-        "draft": draft,
-        "sources": list(report.sources),
-        **_lines(report),
-        "accepted": accepted,
-        "rejected": draft[accepted] if accepted < len(draft) else None,
-        "target": _decode(report.target.text),
-        "draft_end": report.draft_end.name.lower(),
-        "seconds": seconds,
-    }
-
-
-def _decode(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
-
-
 # --- everything else ---
 
 
@@ -537,6 +440,7 @@ def properties(
         "endpoint_props": False,
         "endpoint_metrics": True,
         "chat_template": template.source if template else model.chat_template,
+        "chat_template_stands_in": template.stands_in if template else False,
         "chat_template_caps": _capabilities(template) if template else {},
         "chat_format": template.form.summary() if template else {},
         "bos_token": template.bos_token if template else "",

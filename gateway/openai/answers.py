@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.accumulator import Accumulator, Addition, CommittedToken, Completion
 from gateway.openai.requests import Ask
+from gateway.token_reports import TokenReports, finite
 from gateway.turns import ChatReading, TurnStream
 from gateway.usage import reports, usage
 from orchestrator.chat.events import Arguments, CallBegun, Content, Thought, TurnEvent
 from outrider.messages import FinishReason
 from outrider.response import Event, Finished, Started, Token
 from outrider.v1 import orchestrator_service_pb2 as messages
-
-LEAST_LOGPROB = -9999.0
-"""Stands for the logarithm of no probability, which JSON cannot hold."""
 
 _FINISH_REASONS = {
     FinishReason.END_OF_TEXT: "stop",
@@ -81,13 +79,19 @@ class ChoiceShape(Protocol):
 
 
 class OpenAIAnswer:
-    """The answer of one of OpenAI's endpoints: chunks of choices, or all of them at once."""
+    """The answer of one of OpenAI's endpoints: chunks of choices, or all of them at once.
 
-    def __init__(self, head: Head, shape: ChoiceShape, ask: Ask) -> None:
+    `clock` measures the seconds between events, which reports of tokens hold.
+    """
+
+    def __init__(
+        self, head: Head, shape: ChoiceShape, ask: Ask, clock: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._head = head
         self._shape = shape
         self._ask = ask
         self.gathering = ask.gathering()
+        self._reports = TokenReports(self.gathering, clock)
         self._open = len(self.gathering.completions)
 
     def whole(self) -> dict[str, Any]:
@@ -105,6 +109,7 @@ class OpenAIAnswer:
     def events(self, prompt: int, event: Event) -> Iterator[dict[str, Any]]:
         """Yield the chunks that an event becomes."""
         addition = self.gathering.add(prompt, event)
+        report = self._reports.of(prompt, event) if self._ask.reports_tokens else {}
         index = self.gathering.index(prompt, event)
         timed = self._ask.progress.timings(event)
         read = self._ask.progress.prompt(prompt, event)
@@ -112,8 +117,10 @@ class OpenAIAnswer:
             yield self._chunk([self._shape.empty(index)]) | timed | read
         if addition is None:
             return
-        for piece in self._shape.pieces(index, addition):
-            yield self._chunk([piece]) | timed
+        pieces = list(self._shape.pieces(index, addition))
+        for piece in pieces or [self._shape.empty(index)] * bool(report):
+            yield self._chunk([piece]) | timed | report
+            report = {}
         if not isinstance(event, Finished):
             return
         self._open -= 1
@@ -121,6 +128,8 @@ class OpenAIAnswer:
         for piece in pieces[:-1]:
             yield self._chunk([piece]) | timed
         ending = self._chunk(pieces[-1:]) | timed
+        if self._ask.reports_tokens:
+            ending |= self._reports.ending(prompt, event)
         if self._open or self._ask.includes_usage:
             yield ending
         else:
@@ -376,11 +385,6 @@ def chat_logprob(token: CommittedToken) -> dict[str, Any]:
 
 def _token_logprob(text: bytes, value: float) -> dict[str, Any]:
     return {"token": _decode(text), "logprob": finite(value), "bytes": list(text)}
-
-
-def finite(value: float) -> float:
-    """Return a log probability that JSON can hold."""
-    return max(value, LEAST_LOGPROB)
 
 
 def _top(token: CommittedToken) -> Iterable[tuple[Token, float]]:

@@ -38,7 +38,7 @@ from orchestrator.chat.required_calls import (
 )
 from outrider.errors import InvalidRequest
 from outrider.messages import ANY_MODEL, LogprobOptions, ModelReference
-from outrider.request import Conversation, Request
+from outrider.request import Conversation, Detail, Request
 
 MOST_INPUTS = 2048
 """Texts of one embeddings request at most."""
@@ -109,6 +109,7 @@ class ChatBody(OpenAIFields):
     modalities: ListOf[Any] | None = None
     audio: Any = None
     web_search_options: Any = None
+    report: bool | None = None
 
 
 class EmbeddingBody(Body):
@@ -147,6 +148,7 @@ class Ask:
     streams: bool = False
     includes_usage: bool = False
     echoes: bool = False
+    reports_tokens: bool = False  # in a chat's stream
     most_seconds: float | None = None  # after the first token; then a text with a line ends
     reading: ChatReading = field(default_factory=ChatReading)
     progress: StreamProgress = field(default_factory=StreamProgress)
@@ -206,6 +208,7 @@ def read_chat(
         more["logprobs"] = _logprobs(body, body.top_logprobs or body.n_probs or 0)
     elif body.top_logprobs:
         raise InvalidRequest("top_logprobs", "needs logprobs")
+    more["detail"] = Detail.TOKENS if body.report else Detail.NOTHING
     more["control_token_names"] = tuple(reading.form.controls)
     limit = _UNTIL_THE_END if limit is None else limit
     return Ask(
@@ -215,6 +218,7 @@ def read_chat(
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),
         reading=reading,
+        reports_tokens=bool(body.report),
         progress=StreamProgress.of(body),
     )
 

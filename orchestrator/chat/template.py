@@ -70,7 +70,7 @@ _TOOL = {
 class ChatTemplate:
     """A model's template; `source` is jinja2, None or empty where the model has none.
 
-    Without one CHATML stands in. `takes_tools`: tools may be given. `takes_system`: the template
+    Without one CHATML `stands_in`. `takes_tools`: tools may be given. `takes_system`: the template
     knows a system message; otherwise a first one is put before the user's message.
     `takes_late_system`: also after other messages. `takes_users_in_a_row`: roles need not
     alternate, else messages of the user that follow each other are joined. `takes_calls`,
@@ -84,6 +84,7 @@ class ChatTemplate:
 
     def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
         self.source = source or CHATML
+        self.stands_in = not source
         self._template = Template(self.source)
         self.bos_token, self.eos_token = bos_token, eos_token
         self._constants = {"bos_token": bos_token, "eos_token": eos_token, "documents": None}

@@ -49,6 +49,7 @@ CHATS: dict[str, dict[str, Any]] = {
         "timings_per_token": True,
         "return_progress": True,
     },
+    "chat_report": {"max_tokens": 5, "stream": True, "report": True},
 }
 NATIVE: dict[str, dict[str, Any]] = {
     "native": {"prompt": "ab", "n_predict": 4},
@@ -88,7 +89,7 @@ async def test_a_stream_of_a_chat_is_as_written_down(name: str):
     body = requests.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
     parsed = requests.read_chat(body, [1, 100])
     shape = answers.ChatShape(parsed.requests[0].logprobs is not None, "1")
-    answer = answers.OpenAIAnswer(HEAD, shape, parsed)
+    answer = answers.OpenAIAnswer(HEAD, shape, parsed, partial(next, itertools.count(0, 0.5)))
     responses = await responses_to(parsed.requests[0])
     check(name, [event(chunk) for each in responses for chunk in answer.events(0, each)])
 

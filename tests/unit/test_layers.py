@@ -134,7 +134,7 @@ PURE_OVER_PROTOBUF = (
 HTTP_SHAPES = (
     *(f"gateway.{name}" for name in ("accumulator", "anthropic", "body_fields", "http_errors")),
     *(f"gateway.{name}" for name in ("llama_server", "ollama", "openai", "structured")),
-    *(f"gateway.{name}" for name in ("turns", "usage")),
+    *(f"gateway.{name}" for name in ("token_reports", "turns", "usage")),
 )
 HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no randomness
     *(
