@@ -11,6 +11,12 @@ export const setText = (id, text) => {
   if (at(id).textContent !== text) at(id).textContent = text;
 };
 
+/** Say how it goes, in whichever view is seen. */
+export const say = (text) => {
+  setText("state", text);
+  setText("chat-state", text);
+};
+
 // --- Building ---
 
 export function make(name, { classes = "", ...attributes } = {}, ...children) {

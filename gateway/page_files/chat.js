@@ -1,161 +1,225 @@
-// The chat: asks the model's own template for the prompt, and generates behind it like the form does.
+// The chat: which one is shown, what is said in it, and what the buttons of its messages do.
 
-import { at, call, make, setText } from "./base.js";
-import { loadChats, newChat, saveChats, titleOf } from "./chats.js";
-import { markdown } from "./markdown.js";
-import { run, showFailure } from "./run.js";
-import { readSettings, settingsAreValid } from "./sampling.js";
+import { at, setText } from "./base.js";
+import { answer, newAnswer } from "./answering.js";
+import {
+  addMessage,
+  copyOf,
+  forgetChat,
+  loadChats,
+  newChat,
+  pathOf,
+  saveChat,
+  showVersion,
+  titleOf,
+  versionsOf,
+} from "./chats.js";
+import { edit } from "./editing.js";
+import { generationOf, scrollToEnd, showMessages } from "./messages.js";
+import { cancel } from "./run.js";
+import { settingsAreValid } from "./sampling.js";
+import { offerUndo, showChats, showDrawer, startSidebar } from "./sidebar.js";
 import { state } from "./state.js";
+import { kept, keep } from "./store.js";
+import { chatAsMarkdown, chatsAsJson, readChats, saveFile } from "./transfer.js";
+import { showView } from "./views.js";
+
+const FULL = "This browser has no room for more: export chats and delete some, or this one is lost with the page.";
 
 let chats = []; // those remembered, the newest first
-let chat = newChat(); // the one on the page, which is among `chats` once something was said
-let answering = false; // from a question until its answer is whole: the chat cannot be changed then
+let chat = null; // the one on the page, which is among `chats` once something was said
+
+function emptyChat() {
+  const system = kept("system");
+  return newChat(typeof system === "string" ? system : "");
+}
+
+const isBusy = () => Boolean(state.running);
+const byId = (id) => chats.find((each) => each.id === id);
 
 // --- What is shown ---
 
-function messageElement(message) {
-  const body = message.role === "user" ? [message.content] : markdown(message.content);
-  const name = message.role === "user" ? "You" : "Model";
-  const note = message.cut ? make("small", { classes: "cut-note" }, "cut off") : "";
-  return make(
-    "article",
-    { classes: `message ${message.role}`, "aria-label": name },
-    make("div", { classes: "body" }, ...body),
-    note,
-  );
-}
-
-function showMessages() {
-  at("messages").replaceChildren(...chat.messages.map(messageElement));
-  at("messages").scrollTop = at("messages").scrollHeight;
-  at("regenerate").hidden = !chat.messages.length;
-}
-
-/** Show the last message anew, as it grows. */
-function showLast() {
-  const box = at("messages");
-  const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 80;
-  box.lastElementChild.replaceWith(messageElement(chat.messages.at(-1)));
-  if (follows) box.scrollTop = box.scrollHeight;
-}
-
-function showChats() {
-  const listed = chats.includes(chat) ? chats : [chat, ...chats];
-  at("chats").replaceChildren(
-    ...listed.map((each) => make("option", { value: each.id }, titleOf(each))),
-  );
-  at("chats").value = chat.id;
-  at("system").value = chat.system;
+function showAll() {
+  showChats(chats, chat);
+  showMessages(chat);
 }
 
 function open(next) {
-  if (answering) return;
   chat = next;
-  showChats();
-  showMessages();
+  at("system").value = chat.system;
+  at("messages").replaceChildren();
+  showAll();
+  scrollToEnd();
 }
 
-function remember() {
-  if (!chats.includes(chat)) chats.unshift(chat);
-  saveChats(chats);
+function remember(changed) {
+  if (!chats.includes(changed)) chats.push(changed);
+  chats.sort((a, b) => b.changed - a.changed);
+  if (!saveChat(changed)) setText("alert", FULL);
 }
 
-// --- Asking ---
+function start() {
+  open(emptyChat());
+  showDrawer(false);
+  at("question").focus();
+}
 
-/** Ask for the answer to the last question. */
-async function answer() {
-  answering = true;
-  const system = chat.system.trim() ? [{ role: "system", content: chat.system }] : [];
-  const messages = [...system, ...chat.messages.map(({ role, content }) => ({ role, content }))];
-  const reply = { role: "assistant", content: "" };
+// --- What is said ---
+
+/** Have a message of the shown chat answered, or an answer continued. */
+async function write(index) {
+  const asked = chat;
+  remember(asked);
   try {
-    const settings = readSettings();
-    const body = JSON.stringify({ messages });
-    const { prompt } = await (await call("apply-template", { method: "POST", body })).json();
-    chat.messages.push(reply);
-    at("messages").append(messageElement(reply));
-    let drawn = true;
-    const generation = await run({ ...settings, prompt }, "", (text) => {
-      reply.content = text;
-      if (!drawn) return;
-      drawn = false;
-      requestAnimationFrame(() => {
-        drawn = true;
-        showLast();
-      });
+    await answer(asked, index, () => {
+      if (asked === chat) showAll();
     });
-    reply.content = generation.text;
-    if (generation.end?.stop_type !== "eos" && generation.end?.stop_type !== "word") reply.cut = true;
-    if (!reply.content && !generation.end) chat.messages.pop();
   } catch (error) {
-    if (error instanceof SyntaxError) setText("alert", `The JSON schema cannot be read: ${error.message}`);
-    else showFailure(error);
+    setText("alert", `The tools or the JSON schema cannot be read: ${error.message}`);
   }
-  answering = false;
-  remember();
-  showMessages();
+  if (chats.includes(asked)) remember(asked);
+}
+
+async function say(parent, content) {
+  chat.changed = Date.now();
+  const question = addMessage(chat, parent, { role: "user", content });
+  const index = newAnswer(chat, question);
+  const writing = write(index);
+  scrollToEnd();
+  await writing;
 }
 
 async function send(event) {
   event.preventDefault();
   const question = at("question").value.trim();
-  if (!question || answering || state.running || !settingsAreValid()) return;
+  if (!question || isBusy() || !settingsAreValid()) return;
   at("question").value = "";
-  chat.messages.push({ role: "user", content: question });
-  remember();
-  showChats();
-  showMessages();
-  await answer();
+  fitQuestion();
+  await say(chat.shown, question);
 }
 
-/** Ask the last question again, in place of its answer. */
-async function regenerate() {
-  if (answering || state.running || !settingsAreValid()) return;
-  while (chat.messages.at(-1)?.role === "assistant") chat.messages.pop();
-  if (!chat.messages.length) return;
-  showMessages();
-  await answer();
+// --- What the buttons below a message do ---
+
+const again = (index) => {
+  const isUser = chat.messages[index].role === "user";
+  return write(newAnswer(chat, isUser ? index : chat.messages[index].parent));
+};
+
+function step(index, by) {
+  const versions = versionsOf(chat, index);
+  showVersion(chat, versions[versions.indexOf(index) + by] ?? index);
+  remember(chat);
+  showMessages(chat);
 }
 
-function forget() {
-  if (answering) return;
-  chats = chats.filter((each) => each !== chat);
-  saveChats(chats);
-  open(chats[0] ?? newChat());
-}
+const ACTS = {
+  edit: (index, article) => edit(article, chat.messages[index].content, (text) => say(chat.messages[index].parent, text)),
+  again,
+  continue: write,
+  before: (index) => step(index, -1),
+  after: (index) => step(index, 1),
+};
 
-async function copyCode(event) {
-  const button = event.target.closest(".copy-code");
-  if (!button) return;
+async function copy(button, text) {
   try {
-    await navigator.clipboard.writeText(button.closest(".code").querySelector("code").textContent);
+    await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
   } catch {
     button.textContent = "Not allowed";
   }
 }
 
-/** Join the chat to its elements and show the newest one. */
+function onMessageClick(event) {
+  const button = event.target.closest("button");
+  if (!button) return;
+  const article = button.closest(".message");
+  if (button.matches(".copy-code")) return copy(button, button.closest(".code").querySelector("code").textContent);
+  const index = Number(article.dataset.index);
+  const { act } = button.dataset;
+  if (act === "copy") return copy(button, chat.messages[index].content);
+  if (act === "tokens") {
+    state.generation = generationOf(chat.messages[index]);
+    return showView("instrument");
+  }
+  if (act in ACTS && !isBusy() && settingsAreValid()) ACTS[act](index, article);
+}
+
+// --- Deleted, renamed, brought from elsewhere ---
+
+function remove(id) {
+  const removed = byId(id);
+  const place = chats.indexOf(removed);
+  if (isBusy() && removed.messages.includes(state.answering)) cancel();
+  chats = chats.filter((each) => each !== removed);
+  forgetChat(removed);
+  if (removed === chat) open(chats[place] ?? chats.at(-1) ?? emptyChat());
+  else showChats(chats, chat);
+  offerUndo(`Deleted “${titleOf(removed)}”.`, () => {
+    remember(removed);
+    open(removed);
+  });
+}
+
+function rename(id, name) {
+  const renamed = byId(id);
+  if (name && name !== titleOf(renamed)) renamed.name = name;
+  remember(renamed);
+  showChats(chats, chat);
+}
+
+async function bring(event) {
+  const [file] = event.target.files;
+  try {
+    const brought = readChats(await file.text()).map((each) => (byId(each.id) ? copyOf(each) : each));
+    for (const each of brought) remember(each);
+    open(brought[0] ?? chat);
+  } catch (error) {
+    setText("alert", error.message);
+  }
+  event.target.value = "";
+}
+
+// --- The composer ---
+
+/** Let the field of the question grow with what is typed; the style sheet says how far. */
+function fitQuestion() {
+  const field = at("question");
+  field.style.height = "auto";
+  field.style.height = `${field.scrollHeight + 2}px`;
+}
+
+function onQuestionKey(event) {
+  const isLine = event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches;
+  if (event.key !== "Enter" || isLine) return;
+  event.preventDefault();
+  at("chat-form").requestSubmit();
+}
+
+function keepSystem() {
+  chat.system = at("system").value;
+  keep("system", chat.system);
+  if (chats.includes(chat)) remember(chat);
+}
+
+/** Join the chat to its elements and show a new one. */
 export function startChat() {
   chats = loadChats();
-  open(chats[0] ?? newChat());
+  startSidebar({
+    open: (id) => open(byId(id)),
+    remove,
+    rename,
+    search: () => showChats(chats, chat),
+  });
+  open(chats[0] ?? emptyChat());
+  at("new-chat").addEventListener("click", start);
   at("chat-form").addEventListener("submit", send);
-  at("regenerate").addEventListener("click", regenerate);
-  at("new-chat").addEventListener("click", () => open(newChat(chat.system)));
-  at("forget-chat").addEventListener("click", forget);
-  at("chats").addEventListener("change", (event) => {
-    const wanted = chats.find((each) => each.id === event.target.value);
-    if (wanted) open(wanted);
-    else showChats();
-  });
-  at("system").addEventListener("change", (event) => {
-    chat.system = event.target.value;
-    if (chats.includes(chat)) saveChats(chats);
-  });
-  at("question").addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    at("chat-form").requestSubmit();
-  });
-  at("messages").addEventListener("click", copyCode);
+  at("question").addEventListener("keydown", onQuestionKey);
+  at("question").addEventListener("input", fitQuestion);
+  at("system").addEventListener("change", keepSystem);
+  at("messages").addEventListener("click", onMessageClick);
+  at("import").addEventListener("change", bring);
+  at("export-chat").addEventListener("click", () => saveFile("chat.json", "application/json", chatsAsJson([chat])));
+  at("export-markdown").addEventListener("click", () => saveFile("chat.md", "text/markdown", chatAsMarkdown(chat)));
+  at("export-all").addEventListener("click", () => saveFile("chats.json", "application/json", chatsAsJson(chats)));
+  addEventListener("pagehide", () => state.answering && chats.includes(chat) && saveChat(chat));
 }

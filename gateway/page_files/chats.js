@@ -1,46 +1,105 @@
-// The chats that this browser remembers: nothing of them is kept anywhere else.
+// The chats that this browser keeps. Nothing here touches the page.
+//
+// A chat is a tree of messages: each names the one before it by its index (`parent`, -1 for the first), so a question
+// that is edited or an answer that is written again is a further version beside the old one. `shown` is the last
+// message of the path that is on the page.
 
-const KEY = "outrider.chats";
-const MOST_CHATS = 50;
-const MOST_CHARACTERS = 1_000_000; // browsers give a page some 5 MB, two bytes a character
+import { forget, keep, kept, namesFrom } from "./store.js";
+
+const TITLE_CHARACTERS = 60; // of a first question; what a sidebar shows of it is less
+
+const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
 
 /** Return a chat with nothing said yet. */
-export const newChat = (system = "") => ({ id: crypto.randomUUID?.() ?? String(Math.random()), system, messages: [] });
+export const newChat = (system = "") => ({
+  id: newId(),
+  name: "",
+  system,
+  changed: Date.now(),
+  shown: -1,
+  messages: [],
+});
 
-/** Return the name of a chat: how its first question begins. */
+/** Return a chat of the same messages that can be kept beside the other. */
+export const copyOf = (chat) => ({ ...chat, id: newId() });
+
+/** Return the name of a chat: the one it was given, or how its first question begins. */
 export function titleOf(chat) {
-  const first = chat.messages[0]?.content.trim().split("\n")[0] ?? "";
-  return first ? (first.length > 48 ? `${first.slice(0, 48)} …` : first) : "New chat";
+  const first = chat.name || (chat.messages[0]?.content.trim().split("\n")[0] ?? "");
+  return first.length > TITLE_CHARACTERS ? `${first.slice(0, TITLE_CHARACTERS)} …` : first || "New chat";
 }
 
-const isMessage = (each) =>
-  ["user", "assistant"].includes(each?.role) && typeof each.content === "string";
-const isChat = (each) =>
-  typeof each?.id === "string" &&
-  typeof each.system === "string" &&
+/** Say whether words are in the title or in a message. */
+export function holds(chat, words) {
+  const wanted = words.trim().toLowerCase();
+  const texts = [titleOf(chat), ...chat.messages.map((each) => each.content)];
+  return !wanted || texts.some((each) => each.toLowerCase().includes(wanted));
+}
+
+// --- The tree ---
+
+/** Return the indices of the messages that are shown, the first one first. */
+export function pathOf(chat) {
+  const path = [];
+  for (let i = chat.shown; i >= 0; i = chat.messages[i].parent) path.unshift(i);
+  return path;
+}
+
+/** Return the indices of all versions of a message, the oldest first. */
+export function versionsOf(chat, index) {
+  const { parent } = chat.messages[index];
+  return chat.messages.map((each, i) => (each.parent === parent ? i : -1)).filter((i) => i >= 0);
+}
+
+/** Add a message behind another, show it and return its index. */
+export function addMessage(chat, parent, message) {
+  chat.shown = chat.messages.push({ parent, ...message }) - 1;
+  return chat.shown;
+}
+
+/** Take back the newest message. */
+export function dropNewest(chat) {
+  chat.shown = chat.messages.pop().parent;
+}
+
+/** Show a version of a message, and the newest of what was said behind it. */
+export function showVersion(chat, index) {
+  chat.shown = index;
+  chat.messages.forEach((each, i) => {
+    if (each.parent === chat.shown) chat.shown = i;
+  });
+}
+
+// --- Kept ---
+
+const isText = (value) => typeof value === "string";
+const isCall = (each) => isText(each?.name) && isText(each.arguments);
+const isMessage = (each, i) =>
+  ["user", "assistant"].includes(each?.role) &&
+  isText(each.content) &&
+  isText(each.thoughts ?? "") &&
+  (each.calls === undefined || (Array.isArray(each.calls) && each.calls.every(isCall))) &&
+  Number.isInteger(each.parent) &&
+  each.parent >= -1 &&
+  each.parent < i;
+
+/** Say whether a value is a chat as one is kept. */
+export const isChat = (each) =>
+  [each?.id, each?.name, each?.system].every(isText) &&
+  Number.isFinite(each.changed) &&
   Array.isArray(each.messages) &&
-  each.messages.every(isMessage);
+  each.messages.every(isMessage) &&
+  Number.isInteger(each.shown) &&
+  each.shown >= -1 &&
+  each.shown < each.messages.length;
 
-/** Return the remembered chats, the newest first; [] where the browser keeps nothing. */
+/** Return the chats that are kept, the last one to change first. */
 export function loadChats() {
-  try {
-    const chats = JSON.parse(localStorage.getItem(KEY) ?? "[]");
-    return Array.isArray(chats) ? chats.filter(isChat) : [];
-  } catch {
-    return [];
-  }
+  const chats = namesFrom("chat.").map(kept).filter(isChat);
+  return chats.sort((a, b) => b.changed - a.changed);
 }
 
-/** Remember these chats; the oldest are forgotten until the others fit. */
-export function saveChats(chats) {
-  let kept = chats.filter((chat) => chat.messages.length).slice(0, MOST_CHATS);
-  for (;;) {
-    const text = JSON.stringify(kept);
-    try {
-      if (text.length <= MOST_CHARACTERS || kept.length <= 1) return localStorage.setItem(KEY, text);
-    } catch {
-      if (!kept.length) return; // this browser keeps nothing for pages
-    }
-    kept = kept.slice(0, -1);
-  }
-}
+/** Keep a chat and say whether there was room for it. */
+export const saveChat = (chat) => keep(`chat.${chat.id}`, chat);
+
+export const forgetChat = (chat) => forget(`chat.${chat.id}`);

@@ -25,11 +25,14 @@ export const DRAFT_ENDS = {
 };
 
 export class Generation {
-  constructor(request, aloneRate) {
+  /** `shown` stands before the tokens. */
+  constructor(request, shown, aloneRate) {
     this.request = request;
+    this.shown = shown;
     this.aloneRate = aloneRate; // tokens per second of the target alone in llama.cpp; 0 when unknown
     this.abort = new AbortController();
     this.text = "";
+    this.isParsed = false; // whether thoughts and calls are taken out of the text, so that it is not its tokens'
     this.tokens = [];
     this.reported = false;
     this.rounds = new Map();
@@ -37,21 +40,23 @@ export class Generation {
     this.end = null;
   }
 
-  /** Take an event of the stream and return its tokens. */
+  /** Take in an event of the stream, of /completion or of a chat. */
   take(event) {
     if (event.error) throw new Refusal(event.error.code, event.error.message || "The generation failed.");
-    this.text += event.content ?? "";
+    const choice = event.choices?.[0];
+    const content = event.content ?? choice?.delta?.content ?? choice?.delta?.reasoning_content ?? "";
+    this.isParsed ||= Boolean(choice);
+    this.text += content;
     if (event.round) this.rounds.set(event.round.round, event.round);
-    if (event.stop) this.end = event;
+    if (event.stop || choice?.finish_reason) this.end = endOf(event, choice);
     const reported = (event.tokens ?? []).filter((token) => token?.text !== undefined);
-    const tokens = reported.length || !event.content || this.reported ? reported : [{ text: event.content }];
+    const tokens = reported.length || !content || this.reported ? reported : [{ text: content }];
     this.reported ||= reported.length > 0; // a server without reports sends text alone
     if (tokens.length) {
       this.last = performance.now();
       if (!this.first) [this.first, this.firstCount] = [this.last, tokens.length];
       this.tokens.push(...tokens);
     }
-    return tokens;
   }
 
   /** What each source of draft tokens did; what nobody tells is NaN. */
@@ -95,6 +100,12 @@ export class Generation {
   }
 }
 
+/** Return why a text ended, in /completion's words, with its seed and what it took. */
+function endOf(event, choice) {
+  const stop_type = event.stop_type ?? (choice.finish_reason === "length" ? "limit" : "eos");
+  return { stop_type, seed: event.seed ?? event.generation_settings?.seed, statistics: event.statistics };
+}
+
 function overAlone(rate) {
   return `over ${rate.toFixed(1)} of the target alone`;
 }
@@ -131,7 +142,7 @@ function finalNumbers(statistics) {
 const WHY_NOT = {
   absent: "there is no draft service",
   off: "drafts are switched off",
-  paused: "the draft failed and is left alone for a while",
+  paused: "the draft failed and is asked again later",
   late: "the draft was too late every time",
   short: "no draft was there when the target was free",
   enough: "by what was measured so far, waiting for a draft would not have paid",

@@ -1,12 +1,15 @@
 // Joins the parts of the page to its elements.
 
-import { at, setText } from "./base.js";
+import { at, say, setText } from "./base.js";
 import { startChat } from "./chat.js";
 import { focusToken, hideTip, moveInText, placeTip, redraw, showTip } from "./instrument.js";
 import { poll, useKey } from "./peers.js";
 import { cancel, run } from "./run.js";
 import { readSettings, settingsAreValid, showSamplers } from "./sampling.js";
+import { startSettings } from "./settings.js";
+import { showDrawer } from "./sidebar.js";
 import { state } from "./state.js";
+import { startViews } from "./views.js";
 
 const RULES = {
   "": "Match at temperature 0, shared noise above it.",
@@ -17,11 +20,11 @@ const RULES = {
 
 async function generate(event) {
   event.preventDefault();
-  if (state.running || at("write-panel").hidden) return; // Enter in a setting submits the form, too
+  if (state.running || at("instrument-view").hidden) return; // Enter in a setting submits the form, too
   if (!at("prompt").reportValidity() || !settingsAreValid()) return;
   try {
     const prompt = at("prompt").value;
-    await run({ ...readSettings(), prompt }, prompt);
+    await run("completion", { ...readSettings(), prompt }, prompt);
   } catch (error) {
     setText("alert", `The JSON schema cannot be read: ${error.message}`);
   }
@@ -30,9 +33,9 @@ async function generate(event) {
 async function copyText() {
   try {
     await navigator.clipboard.writeText(state.generation?.text ?? "");
-    setText("state", "Copied.");
+    say("Copied.");
   } catch {
-    setText("state", "This browser lets no page copy here.");
+    say("This browser lets no page copy here.");
   }
 }
 
@@ -41,27 +44,14 @@ function showRule() {
   setText("enabled-word", at("enabled").checked ? "on" : "off");
 }
 
-function showTab(name) {
-  for (const each of ["write", "chat"]) {
-    const chosen = each === name;
-    at(`${each}-panel`).hidden = !chosen;
-    at(`${each}-tab`).setAttribute("aria-selected", chosen);
-    at(`${each}-tab`).tabIndex = chosen ? 0 : -1;
-  }
-}
-
-function onTabKey(event) {
-  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-  const next = event.target.id === "chat-tab" ? "write" : "chat";
-  showTab(next);
-  at(`${next}-tab`).focus();
-}
-
 function onKey(event) {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("write-panel").hidden)
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("instrument-view").hidden)
     at("form").requestSubmit();
-  if (event.key !== "Escape") return;
-  if (state.running) cancel();
+  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if (document.body.classList.contains("drawer")) {
+    showDrawer(false);
+    at("menu").focus();
+  } else if (state.running) cancel();
   else hideTip();
 }
 
@@ -71,16 +61,14 @@ const onToken = (action) => (event) => {
 };
 
 showSamplers();
+startSettings(showRule);
+startViews();
 startChat();
-for (const name of ["write", "chat"]) {
-  at(`${name}-tab`).addEventListener("click", () => showTab(name));
-  at(`${name}-tab`).addEventListener("keydown", onTabKey);
-}
 at("form").addEventListener("submit", generate);
-at("settings").addEventListener("change", showRule);
 at("key-form").addEventListener("submit", useKey);
-at("cancel").addEventListener("click", cancel);
-at("stop").addEventListener("click", cancel);
+at("open-settings").addEventListener("click", () => at("chat-settings").showModal());
+at("close-settings").addEventListener("click", () => at("chat-settings").close());
+for (const id of ["cancel", "stop"]) at(id).addEventListener("click", cancel);
 at("copy").addEventListener("click", copyText);
 at("show-rejected").addEventListener("change", (event) =>
   at("text").classList.toggle("rejections", event.target.checked),

@@ -1,8 +1,9 @@
 // The peers: asks the gateway for its state again and again, and for a key where it wants one.
 
 import { Refusal, at, call, count, fixed, make, seconds, setText, word } from "./base.js";
-import { showTrips } from "./instrument.js";
+import { showTrips } from "./numbers.js";
 import { state } from "./state.js";
+import { showModel } from "./views.js";
 
 const PEER_STATES = {
   ready: ["●", "good"],
@@ -85,6 +86,7 @@ function showStatus() {
     .filter(Boolean)
     .join(" → ");
   at("pair").textContent = [pair, speculation(state.status)].filter(Boolean).join(", ");
+  showModel(targets[0] ?? "");
   showTrips();
 }
 
@@ -133,7 +135,7 @@ export function askForKey(message) {
   sessionStorage.removeItem("key");
   at("key-form").hidden = false;
   setText("alert", given ? message : WANTS_KEY);
-  if (document.activeElement !== at("prompt")) at("key").focus();
+  if (!["prompt", "question"].includes(document.activeElement?.id)) at("key").focus();
 }
 
 export function useKey(event) {
@@ -143,6 +145,6 @@ export function useKey(event) {
   keyWanted = false;
   at("key-form").hidden = true;
   setText("alert", "");
-  at("prompt").focus();
+  at(at("chat-view").hidden ? "prompt" : "question").focus();
   poll();
 }

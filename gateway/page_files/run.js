@@ -1,8 +1,8 @@
 // Runs one generation at a time, shows it in the instrument, and says how it went.
 
-import { Refusal, at, call, count, events, make, setText, time } from "./base.js";
+import { Refusal, at, call, count, events, say, setText, time } from "./base.js";
 import { Generation } from "./generation.js";
-import { appendTokens, hideTip, markTail, redraw } from "./instrument.js";
+import { draw, redraw } from "./instrument.js";
 import { askForKey } from "./peers.js";
 import { state } from "./state.js";
 
@@ -13,70 +13,68 @@ const STOPS = {
   none: "",
 };
 
-function setRunning(value) {
-  state.running = value;
-  for (const id of ["generate", "send", "regenerate"]) at(id).setAttribute("aria-disabled", value);
-  for (const id of ["cancel", "stop"]) at(id).setAttribute("aria-disabled", !value);
-  at("text").setAttribute("aria-busy", value);
+function setRunning(generation) {
+  state.running = generation;
+  const isRunning = Boolean(generation);
+  document.body.classList.toggle("running", isRunning);
+  for (const id of ["generate", "send"]) at(id).setAttribute("aria-disabled", isRunning);
+  for (const id of ["cancel", "stop"]) at(id).setAttribute("aria-disabled", !isRunning);
+  for (const id of ["text", "messages"]) at(id).setAttribute("aria-busy", isRunning);
 }
 
 function begin(request, shown) {
-  state.generation = new Generation(request, state.status?.controller?.target_alone_token_rate || 0);
-  hideTip();
+  const alone = state.status?.controller?.target_alone_token_rate || 0;
+  state.generation = new Generation(request, shown, alone);
   setText("alert", "");
-  at("text").replaceChildren(make("span", { classes: "prompt" }, shown));
-  setText("state", "Reading the prompt …");
-  setRunning(true);
+  say("Reading the prompt …");
+  setRunning(state.generation);
   redraw();
+  return state.generation;
 }
 
 /**
- * Run a request; `shown` stands before the tokens, `onText` gets the text so far. Returns the generation: without
- * an `end` where it was cancelled or failed, and then the page says why.
+ * Run a request of a route; `shown` stands before the tokens, `onEvent` gets each event and the generation so far.
+ * Returns the generation: without an `end` where it was cancelled or failed, and then the page says why.
  */
-export async function run(request, shown, onText = () => {}) {
-  begin(request, shown);
-  const generation = state.generation;
+export async function run(path, request, shown, onEvent = () => {}) {
+  const generation = begin(request, shown);
+  let failure = null;
   try {
-    const response = await call("completion", {
-      method: "POST",
-      body: JSON.stringify(request),
-      signal: generation.abort.signal,
-    });
-    for await (const message of events(response.body)) {
-      appendTokens(generation.take(message));
-      setText("state", "Generating …");
-      onText(generation.text);
+    const body = JSON.stringify(request);
+    const response = await call(path, { method: "POST", body, signal: generation.abort.signal });
+    for await (const event of events(response.body)) {
+      generation.take(event);
+      onEvent(event, generation);
+      say("Generating …");
       redraw();
     }
     if (!generation.end) throw new Refusal(0, "The stream ended before the generation did.");
-    setText("state", `Done: ${ending(generation)}`);
   } catch (error) {
-    showFailure(error, generation.tokens.length);
+    failure = error;
   }
-  markTail();
-  setRunning(false);
-  redraw();
+  setRunning(null);
+  draw();
+  if (failure) showFailure(failure, generation.tokens.length);
+  else say(`Done: ${ending(generation)}`);
   return generation;
 }
 
 function ending({ end, numbers }) {
   const reason = STOPS[end.stop_type] ?? end.stop_type;
-  const seed = end.generation_settings?.seed;
   const parts = [
     count(numbers.generated, "token"),
     time(numbers.elapsed),
     reason,
-    seed == null ? "" : `seed ${seed}`,
+    end.seed == null ? "" : `seed ${end.seed}`,
   ];
   return `${parts.filter(Boolean).join(", ")}.`;
 }
 
 /** Say what ended a generation after so many tokens. */
-export function showFailure(error, tokens = 0) {
+function showFailure(error, tokens) {
   const after = count(tokens, "token");
-  if (error.name === "AbortError") return setText("state", `Cancelled after ${after}.`);
-  setText("state", `Failed after ${after}.`);
+  if (error.name === "AbortError") return say(`Cancelled after ${after}.`);
+  say(`Failed after ${after}.`);
   if (error.status === 401) return askForKey(error.message);
   setText(
     "alert",
@@ -86,5 +84,5 @@ export function showFailure(error, tokens = 0) {
 
 /** End the generation that runs; the gateway sees the client go and frees both models. */
 export function cancel() {
-  if (state.running) state.generation.abort.abort();
+  state.running?.abort.abort();
 }

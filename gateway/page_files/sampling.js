@@ -109,7 +109,10 @@ export function readSettings() {
 
 /** Say whether every setting is in its range; the browser points at one that is not. */
 export function settingsAreValid() {
-  const invalid = [...document.querySelectorAll("#settings :is(input, select, textarea):invalid")];
-  if (invalid.some((each) => each.closest("#samplers"))) at("all-samplers").open = true;
-  return !invalid[0] || invalid[0].reportValidity();
+  const wrong = document.querySelector(":is(#settings, #chat-only) :is(input, select, textarea):invalid");
+  if (!wrong) return true;
+  if (wrong.closest("#samplers")) at("all-samplers").open = true;
+  const dialog = wrong.closest("dialog");
+  if (dialog && !dialog.open) dialog.showModal();
+  return wrong.reportValidity();
 }

@@ -29,7 +29,7 @@ def page(chrome: Browser, gateway: Gateway) -> Iterator[Browser]:
     chrome.prefer(prefers_color_scheme="light", prefers_reduced_motion="reduce")
     chrome.open("about:blank")  # the page of the last test asks for its status until it is left
     chrome.complaints(), chrome.requested()
-    chrome.open(gateway.url)
+    chrome.open(gateway.url)  # on a port of its own, so nothing is kept of other tests
     yield chrome
     assert chrome.complaints() == []
     strange = [url for url in chrome.requested() if not url.startswith((gateway.url, "data:"))]

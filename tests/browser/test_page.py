@@ -41,8 +41,9 @@ return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 
 @pytest.fixture
 def page(page: Browser, gateway: Gateway) -> Browser:
-    """The page of a gateway that plays these rounds."""
+    """The instrument of a gateway that plays these rounds."""
     gateway.script = Script(ROUNDS)
+    page.click("#instrument-tab")
     return page
 
 
@@ -205,7 +206,7 @@ def test_text_is_never_markup(page: Browser, gateway: Gateway):
     page.hover(".token.corrected")
     assert page.texts("#tip .rejected")[0] == "&lt;"
     until(lambda: image in page.text("#pair") and image in page.text("#peers"))
-    assert page.count("img") == 0 and page.count("script") == 1
+    assert page.count("img") == 0 and page.count("script") == 2
     assert page.run("return window.hit === undefined")
 
 
@@ -265,7 +266,8 @@ def test_the_speed_up_is_live_only_where_the_speed_of_the_target_alone_is_known(
     page.press("Escape")
     finish(page, "Cancelled")
     gateway.status = {**STATUS, "controller": {}}
-    page.open(gateway.url)
+    page.open("about:blank")
+    page.open(f"{gateway.url}#instrument")
     until(lambda: page.count("#peers li") == 2)
     generate(page)
     until(lambda: tile(page, "rate") != NOTHING)

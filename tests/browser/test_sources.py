@@ -22,6 +22,7 @@ LETTER = "return getComputedStyle(document.querySelector(arguments[0]), '::befor
 
 def generate(page: Browser, gateway: Gateway, script: Script) -> None:
     gateway.script = script
+    page.click("#instrument-tab")
     page.click("#generate")
     until(lambda: page.text("#state").startswith("Done"))
 
@@ -91,6 +92,7 @@ def test_the_table_tells_what_each_source_did_and_cost(page: Browser, gateway: G
 
 def test_the_table_is_live_as_far_as_the_rounds_tell(page: Browser, gateway: Gateway):
     gateway.script = Script(ROUNDS * 40, pace=0.1)
+    page.click("#instrument-tab")
     page.click("#generate")
     until(lambda: len(table(page)) == 3)
     assert [row[3:] for row in table(page)] == [["\u2013", "\u2013"]] * 3

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -137,6 +138,10 @@ class Browser:
         element = self.element(selector)
         self._post(f"/element/{element}/clear")
         self._post(f"/element/{element}/value", text=text)
+
+    def attach(self, selector: str, file: Path) -> None:
+        """Choose a file in a field for files."""
+        self._post(f"/element/{self.element(selector)}/value", text=str(file))
 
     def choose(self, selector: str, option: str) -> None:
         """Choose an option of a list by its value."""

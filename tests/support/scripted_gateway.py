@@ -73,6 +73,8 @@ class Script:
     reports: bool = True  # where tokens come from; without, ids alone, as of llama-server
     names_sources: bool = True  # an older gateway does not
     piece: int = 1 << 20  # bytes written to the network at a time
+    thought_count: int = 0  # of a chat, so many of the first rounds are thoughts
+    calls: Sequence[tuple[str, str]] = ()  # of a chat, names and arguments, at the end
     times: int = 1  # as many tokens of each source as were told, for large numbers
 
     def messages(self) -> Iterator[Json]:
@@ -92,6 +94,32 @@ class Script:
             yield {"error": {"code": 503, "message": self.error, "type": "unavailable_error"}}
         elif not self.cut:
             yield {"content": "", "tokens": [], **self._end()}
+
+    def chunks(self) -> Iterator[Json]:
+        """Yield what the stream of a chat carries."""
+        for number, message in enumerate(self.messages()):
+            if "error" in message:
+                yield message
+            elif message["stop"]:
+                yield from self._last_chunks(message)
+            else:
+                member = "reasoning_content" if number < self.thought_count else "content"
+                report = {name: message[name] for name in ("tokens", "round")}
+                yield _chunk({member: message["content"]}) | report
+
+    def _last_chunks(self, message: Json) -> Iterator[Json]:
+        for i, (name, arguments) in enumerate(self.calls):
+            named = {"index": i, "id": f"call_{i}", "function": {"name": name, "arguments": ""}}
+            yield _chunk({"tool_calls": [named]})
+            for start in range(0, len(arguments), 5):
+                part = {"index": i, "function": {"arguments": arguments[start : start + 5]}}
+                yield _chunk({"tool_calls": [part]})
+        reason = "length" if self.stop_type == "limit" else "tool_calls" if self.calls else "stop"
+        yield _chunk({}, reason) | {
+            "stop_type": self.stop_type,
+            "seed": message["generation_settings"]["seed"],
+            "statistics": message["statistics"],
+        }
 
     def _message(self, number: int, round_: Round, position: int) -> Json:
         tokens = [
@@ -176,6 +204,10 @@ class Script:
         return told
 
 
+def _chunk(delta: Json, reason: str | None = None) -> Json:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+
+
 STATUS: Json = {
     "service_version": "0.1.0",
     "active_generation_count": 1,
@@ -211,8 +243,8 @@ class Gateway:
     refuses: str = ""  # every completion, with this message
     requests: list[Json] = field(default_factory=list)
     chats: list[list[Json]] = field(default_factory=list)
-    """The messages of every chat that a template was asked for."""
-    has_no_template: bool = False
+    """The messages of every chat that was asked for."""
+    stands_in: bool = False  # ChatML, for a model without a chat template
     polls: int = 0
     left: threading.Event = field(default_factory=threading.Event)
     """Set when a client went away in the middle of a stream."""
@@ -229,11 +261,21 @@ class Gateway:
         error = {"code": 401, "message": "Wrong API key.", "type": "authentication_error"}
         return JSONResponse({"error": error}, 401)
 
-    async def tell(self) -> AsyncIterator[bytes]:
+    async def answer(self, request: Request, events: Iterator[Json]) -> Response:
+        """Answer with a script's events, unless the request is refused."""
+        if refusal := self.refusal(request):
+            return refusal
+        if self.refuses:
+            error = {"code": 400, "message": self.refuses, "type": "invalid_request_error"}
+            return JSONResponse({"error": error}, 400)
+        self.requests.append(await request.json())
+        return StreamingResponse(self.tell(events), media_type="text/event-stream")
+
+    async def tell(self, events: Iterator[Json]) -> AsyncIterator[bytes]:
         """Yield the server-sent events of the script."""
         complete, size = False, self.script.piece
         try:
-            for message in self.script.messages():
+            for message in events:
                 event = f"data: {json.dumps(message, ensure_ascii=False)}\n\n".encode()
                 for start in range(0, len(event), size):
                     yield event[start : start + size]
@@ -255,13 +297,17 @@ def _application(gateway: Gateway) -> FastAPI:
     async def part(request: Request, name: str) -> Response:
         return answer(name, request.headers)
 
-    @app.post("/apply-template")
-    async def apply_template(request: Request) -> Response:
-        if gateway.has_no_template:
-            error = {"code": 400, "message": "the model has no chat template"}
-            return JSONResponse({"error": error}, 400)
-        gateway.chats.append((await request.json())["messages"])
-        return JSONResponse({"prompt": f"<chat of {len(gateway.chats[-1])}>"})
+    @app.get("/props")
+    async def properties(request: Request) -> Response:
+        shape = {"chat_template_stands_in": gateway.stands_in}
+        return gateway.refusal(request) or JSONResponse(shape)
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        answer = await gateway.answer(request, gateway.script.chunks())
+        if isinstance(answer, StreamingResponse):
+            gateway.chats.append(gateway.requests[-1]["messages"])
+        return answer
 
     @app.get("/status")
     async def status(request: Request) -> Response:
@@ -270,13 +316,7 @@ def _application(gateway: Gateway) -> FastAPI:
 
     @app.post("/completion")
     async def completion(request: Request) -> Response:
-        if refusal := gateway.refusal(request):
-            return refusal
-        if gateway.refuses:
-            error = {"code": 400, "message": gateway.refuses, "type": "invalid_request_error"}
-            return JSONResponse({"error": error}, 400)
-        gateway.requests.append(await request.json())
-        return StreamingResponse(gateway.tell(), media_type="text/event-stream")
+        return await gateway.answer(request, gateway.script.messages())
 
     return app
 

@@ -32,8 +32,9 @@ def test_no_text_can_become_markup_or_code(way: str):
     assert way not in SOURCE
 
 
-def test_one_part_alone_keeps_anything_in_the_browser():
-    assert [name for name, text in SCRIPTS.items() if "localStorage" in text] == ["chats.js"]
+def test_two_parts_alone_keep_anything_in_the_browser():
+    keeping = [name for name, text in SCRIPTS.items() if "localStorage" in text]
+    assert keeping == ["store.js", "theme.js"]
 
 
 def test_nothing_comes_from_outside():
@@ -41,7 +42,7 @@ def test_nothing_comes_from_outside():
     assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}
     own = re.findall(r"<(?:link|script)[^>]*(?:href|src)=\"([^\"]+)\"", HTML)
     assert [each for each in own if not each.startswith("data:")] == [
-        *("page/style.css", "page/main.js")
+        *("page/style.css", "page/chat.css", "page/theme.js", "page/main.js")
     ]
     imported = {each for text in SCRIPTS.values() for each in re.findall(r'from "([^"]+)"', text)}
     assert imported <= {f"./{name}" for name in {*SCRIPTS, *LIBRARIES}}
@@ -49,9 +50,9 @@ def test_nothing_comes_from_outside():
 
 
 def test_every_part_is_used():
-    assert set(PARTS) == {INDEX, "style.css", *SCRIPTS}
+    assert set(PARTS) == {INDEX, "chat.css", "style.css", *SCRIPTS}
     imported = {each for text in SCRIPTS.values() for each in re.findall(r'"\./([^"]+)"', text)}
-    assert imported | {"main.js"} == {*SCRIPTS, *LIBRARIES}
+    assert imported | {"main.js", "theme.js"} == {*SCRIPTS, *LIBRARIES}
     assert SOURCE.count("import(") == len(re.findall(r'import\("\./libraries/[a-z.]+"\)', SOURCE))
 
 
@@ -66,7 +67,7 @@ def test_every_source_has_a_letter_words_and_a_colour():
 
 
 def test_no_attribute_holds_code_or_style():
-    assert not re.search(r"\s(on[a-z]+|style)=", HTML[HTML.index("<body>") :])
+    assert not re.search(r"\s(on[a-z]+|style)=", HTML[HTML.index("<body") :])
     assert "<style" not in HTML and not re.search(r"<script[^>]*>[^<]", HTML)
 
 

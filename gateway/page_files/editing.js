@@ -1,0 +1,37 @@
+// A question that is written anew, in its place.
+
+import { make } from "./base.js";
+
+/** Put a form in place of a question's text; `done` gets the new text where it is sent. */
+export function edit(article, text, done) {
+  const body = article.querySelector(".body");
+  if (article.querySelector(".edit")) return;
+  const field = make("textarea", { rows: "3", "aria-label": "Question, edited" });
+  const send = make("button", { type: "submit", classes: "main" }, "Send");
+  const leave = make("button", { type: "button" }, "Cancel");
+  const form = make("form", { classes: "edit" }, field, make("div", { classes: "actions" }, send, leave));
+  const close = () => {
+    form.remove();
+    body.hidden = false;
+  };
+  field.value = text;
+  leave.addEventListener("click", close);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const wanted = field.value.trim();
+    close();
+    if (wanted) done(wanted);
+  });
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && event.target === field) {
+      event.preventDefault();
+      form.requestSubmit();
+    }
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    close();
+  });
+  body.hidden = true;
+  body.after(form);
+  field.focus();
+}
