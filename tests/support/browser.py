@@ -95,6 +95,10 @@ class Browser:
         """Run the body of a function in the page and return what it returns."""
         return self._post("/execute/sync", script=script, args=arguments)
 
+    def wait_for(self, script: str, *arguments: Any) -> Any:
+        """Run the body of a function and return what it gives to its last argument, a function."""
+        return self._post("/execute/async", script=script, args=arguments)
+
     def element(self, selector: str) -> str:
         """Return the id of the first match."""
         found = self._post("/element", **{"using": "css selector", "value": selector})
