@@ -1,4 +1,7 @@
-"""Takes the picture of the page: `python -m tests.browser.screenshot docs/images/page.png`."""
+"""Takes the pictures of a real answer: `python -m tests.browser.screenshot URL docs/images`.
+
+Those in docs/images are of SmolLM2-135M-Instruct (Q4_1) as `outrider up --model FILE` runs it.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +9,54 @@ import argparse
 from pathlib import Path
 
 from tests.support.browser import Browser, chromium, until
-from tests.support.scripted_gateway import Round, Script, serving
 
-_SUFFIX, _MIXED = ["suffix"] * 6, ["suffix", "suffix", "model", "model", "model", "model"]
-_ROUNDS = (
-    Round([], 0, "\n   ", "prompt", 0.081),
-    Round([' """', "Return", " the", " config"], 2, " a"),
-    Round([" dict", "ionary", " from", " path"], 4, '."""'),
-    Round(["\n   ", " with", " open", "(path", ")", " as"], 6, " f", "enough"),
-    Round([":\n       ", " return", " f", "."], 1, " data"),
-    Round([" =", " json", ".", "load", "(f"], 5, ")", "enough"),
-    Round(["\n   ", " return"], 1, " if", "doubt"),
-    Round([" not", " data"], 1, " isinstance", "doubt"),
-    Round(["(data", ",", " dict", "):", "\n       "], 5, " raise"),
-    Round([" Value", "Error"], 0, " Type"),
-    Round(["Error", "(f", '"', "expected"], 3, "{path", lines=[2, 2, 2, 2]),
-    Round([], 0, "}", "short"),
-    Round([" is", " not"], 0, " holds"),
-    Round([" no", " mapping", '")', "\n   "], 4, " return", lines=[0, 3, 3, 3]),
-    Round([" data"], 1, "\n", "end_of_text"),
-    Round(["\n\n", "def", " write", "_config", "(path", ","], 6, " data"),
-    Round(["):", "\n   ", " with", " open", "(path", ","], 6, ' "w"', "enough", sources=_SUFFIX),
-    Round([") as", " f", ":\n       ", " f", ".", "write"], 3, " json", sources=_MIXED),
-    Round([".", "dump", "(data", ",", " f", ")"], 5, ",", "enough"),
-    Round([" indent", "=", "2", ")"], 2, "4"),
-    Round([")", "\n"], 2, "\n"),
+QUESTIONS = (
+    "Write a Python function that reads a JSON file and returns it as a dictionary.",
+    "Write the same function again, with a docstring.",
 )
+ANSWER_SECONDS = 300  # s; for two answers of a small model on two busy cores 20 were enough
 
 
-def generate(browser: Browser, url: str) -> None:
-    """Generate, and point at a token in which the target put the draft right."""
-    browser.open(url)
-    until(lambda: browser.count("#peers li") == 2)
-    browser.click("#generate")
-    until(lambda: browser.text("#state").startswith("Done"), seconds=120)
-    browser.hover(".token.corrected:nth-of-type(n+30)")
+def ask(browser: Browser, question: str) -> None:
+    """Ask in the chat, and wait for the answer."""
+    browser.fill("#question", question)
+    browser.press("Enter")
+    until(lambda: browser.text("#chat-state").startswith("Reading"))
+    until(lambda: browser.text("#chat-state").startswith("Done"), seconds=ANSWER_SECONDS)
+
+
+def prepare(browser: Browser, seed: str, limit: str) -> None:
+    """Make the answers the same every time, and not too long for a picture."""
+    browser.click("#open-settings")
+    for field, value in {"#temperature": "0.2", "#seed": seed, "#chat-limit": limit}.items():
+        browser.fill(field, value)
+    browser.click("#close-settings")
 
 
 def main() -> None:
-    """Write the picture."""
+    """Write page.png and instrument.png, of the same answer."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--url", help="of a gateway; default: one that tells a scripted generation")
+    parser.add_argument("url", help="of a gateway that serves a real model")
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--width", type=int, default=1100)
+    parser.add_argument("--height", type=int, default=820)
     parser.add_argument("--scheme", choices=("light", "dark"), default="light")
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--limit", default="220", help="tokens of an answer")
     options = parser.parse_args()
-    with serving() as gateway, chromium() as browser:
-        gateway.script = Script(_ROUNDS, pace=0.02)
-        browser.resize(options.width, 900)
+    with chromium() as browser:
+        browser.resize(options.width, options.height)
         browser.prefer(prefers_color_scheme=options.scheme, prefers_reduced_motion="reduce")
-        generate(browser, options.url or gateway.url)
-        options.path.write_bytes(browser.screenshot())
+        browser.open(options.url)
+        until(lambda: browser.count("#peers li"))
+        prepare(browser, options.seed, options.limit)
+        for question in QUESTIONS:
+            ask(browser, question)
+        (options.folder / "page.png").write_bytes(browser.screenshot())
+        browser.click('.message:last-child [data-act="tokens"]')
+        until(lambda: browser.count(".token"))
+        browser.hover(".token.corrected")
+        (options.folder / "instrument.png").write_bytes(browser.screenshot())
 
 
 if __name__ == "__main__":
