@@ -131,7 +131,7 @@ def test_thoughts_are_folded_and_calls_are_shown(chat: Browser, gateway: Gateway
     finish(chat)
     assert chat.texts(".thoughts pre") == ["Hello"]
     assert not chat.run("return document.querySelector('.thoughts').open")
-    assert said(chat) == ["Hi", " to you"]
+    assert said(chat) == ["Hi", "to you"]
     assert [text.removeprefix("calls ") for text in chat.texts(".call")] == [
         *('weather{"city": "Paris"}', "time{}")
     ]

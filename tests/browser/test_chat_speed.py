@@ -64,7 +64,7 @@ def test_an_answer_draws_itself_alone_and_at_most_once_a_frame(page: Browser, ga
     rounds = [Round([], 0, f" word{i}" + "\n\n" * (i % 20 == 19)) for i in range(400)]
     gateway.script = Script(rounds, stop_type="eos", pace=0.002)
     ask(page, "Hi")
-    until(lambda: "word1" in said(page)[-1])
+    until(lambda: "word25" in said(page)[-1])
     page.run("window.first = document.querySelector('.message:last-child .body p')")
     page.run(WATCH)
     until(lambda: "word390" in said(page)[-1])
