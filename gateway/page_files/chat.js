@@ -14,6 +14,7 @@ import {
   titleOf,
   versionsOf,
 } from "./chats.js";
+import { emptyComposer, focusComposer, startComposer, typed } from "./composer.js";
 import { edit } from "./editing.js";
 import { generationOf, scrollToEnd, showMessages } from "./messages.js";
 import { cancel } from "./run.js";
@@ -61,7 +62,7 @@ function remember(changed) {
 function start() {
   open(emptyChat());
   showDrawer(false);
-  at("question").focus();
+  focusComposer();
 }
 
 // --- What is said ---
@@ -78,6 +79,8 @@ async function write(index) {
     setText("alert", `The tools or the JSON schema cannot be read: ${error.message}`);
   }
   if (chats.includes(asked)) remember(asked);
+  const focused = document.activeElement;
+  if (focused === document.body || !focused.checkVisibility()) focusComposer(); // the button that was pressed is gone
 }
 
 async function say(parent, content) {
@@ -91,10 +94,9 @@ async function say(parent, content) {
 
 async function send(event) {
   event.preventDefault();
-  const question = at("question").value.trim();
+  const question = typed();
   if (!question || isBusy() || !settingsAreValid()) return;
-  at("question").value = "";
-  fitQuestion();
+  emptyComposer();
   await say(chat.shown, question);
 }
 
@@ -105,19 +107,23 @@ const again = (index) => {
   return write(newAnswer(chat, isUser ? index : chat.messages[index].parent));
 };
 
-function step(index, by) {
+function step(index, by, act) {
   const versions = versionsOf(chat, index);
-  showVersion(chat, versions[versions.indexOf(index) + by] ?? index);
+  const wanted = versions[versions.indexOf(index) + by] ?? index;
+  showVersion(chat, wanted);
   remember(chat);
   showMessages(chat);
+  const buttons = `#messages [data-index="${wanted}"] .versions`;
+  const same = document.querySelector(`${buttons} [data-act="${act}"]:not(:disabled)`);
+  (same ?? document.querySelector(`${buttons} button:not(:disabled)`)).focus();
 }
 
 const ACTS = {
   edit: (index, article) => edit(article, chat.messages[index].content, (text) => say(chat.messages[index].parent, text)),
   again,
   continue: write,
-  before: (index) => step(index, -1),
-  after: (index) => step(index, 1),
+  before: (index) => step(index, -1, "before"),
+  after: (index) => step(index, 1, "after"),
 };
 
 async function copy(button, text) {
@@ -179,21 +185,7 @@ async function bring(event) {
   event.target.value = "";
 }
 
-// --- The composer ---
-
-/** Let the field of the question grow with what is typed; the style sheet says how far. */
-function fitQuestion() {
-  const field = at("question");
-  field.style.height = "auto";
-  field.style.height = `${field.scrollHeight + 2}px`;
-}
-
-function onQuestionKey(event) {
-  const isLine = event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches;
-  if (event.key !== "Enter" || isLine) return;
-  event.preventDefault();
-  at("chat-form").requestSubmit();
-}
+// --- Joined ---
 
 function keepSystem() {
   chat.system = at("system").value;
@@ -205,16 +197,18 @@ function keepSystem() {
 export function startChat() {
   chats = loadChats();
   startSidebar({
-    open: (id) => open(byId(id)),
+    open: (id) => {
+      open(byId(id));
+      focusComposer();
+    },
     remove,
     rename,
     search: () => showChats(chats, chat),
   });
   open(chats[0] ?? emptyChat());
+  startComposer();
   at("new-chat").addEventListener("click", start);
   at("chat-form").addEventListener("submit", send);
-  at("question").addEventListener("keydown", onQuestionKey);
-  at("question").addEventListener("input", fitQuestion);
   at("system").addEventListener("change", keepSystem);
   at("messages").addEventListener("click", onMessageClick);
   at("import").addEventListener("change", bring);

@@ -56,6 +56,7 @@ export function offerUndo(text, undo) {
     undo();
   });
   at("undo").replaceChildren(make("span", {}, text), button);
+  button.focus();
   undoTimer = setTimeout(close, UNDO_MILLISECONDS);
 }
 

@@ -147,6 +147,7 @@ def test_stopping_keeps_what_is_there_and_frees_the_models(chat: Browser, gatewa
     until(lambda: "more" in chat.text("#messages"))
     chat.click("#stop")
     finish(chat, "Cancelled")
+    assert chat.run("return document.activeElement.id") == "question"
     assert gateway.left.wait(10)
     assert said(chat)[1].startswith("Hello to you more")
     assert chat.texts(".cut-note") == ["Stopped."]
@@ -225,6 +226,7 @@ def test_an_answer_that_is_written_again_is_a_version_beside_the_old_one(
     press(chat, "before")
     until(lambda: said(chat) == ["Hi", "Hello to you"])
     assert chat.text(".versions").strip() == "\u2039 1 / 2 \u203a"
+    assert chat.run("return document.activeElement.dataset.act") == "after"
     chat.open(gateway.url)
     until(lambda: said(chat) == ["Hi", "Hello to you"])
 

@@ -524,7 +524,7 @@ async def test_properties_describe_the_template_in_use():
         properties = (await get(f"{url}/props")).json()
     assert (properties["bos_token"], properties["eos_token"]) == ("<s>", "</s>")
     assert properties["model_ftype"] == "F16"
-    assert properties["chat_template"] == loop
+    assert properties["chat_template"] == loop and not properties["chat_template_stands_in"]
     assert properties["chat_format"]["calls"] == ""
     assert properties["chat_template_caps"] == {
         "supports_string_content": True,
@@ -541,6 +541,9 @@ async def test_properties_describe_the_template_in_use():
         properties = (await get(f"{url}/props")).json()
     assert properties["chat_template"] == "{% nonsense %}"
     assert properties["chat_template_caps"] == {}
+    async with serving(FakeOrchestrator(template="")) as url:
+        properties = (await get(f"{url}/props")).json()
+    assert properties["chat_template"] and properties["chat_template_stands_in"]
 
 
 @pytest.mark.fault(
