@@ -66,7 +66,7 @@ export async function answer(chat, index, show) {
     show();
     throw error;
   }
-  delete message.end;
+  message.end = "stopped"; // as long as it is written: the page may be closed
   state.answering = message;
   const count = (tokens, seconds) => {
     message.tokens = before.tokens + tokens;

@@ -193,6 +193,12 @@ function keepSystem() {
   if (chats.includes(chat)) remember(chat);
 }
 
+/** Keep what there is of an answer when the page is closed. */
+function keepAnswer() {
+  const asked = chats.find((each) => each.messages.includes(state.answering));
+  if (asked) saveChat(asked);
+}
+
 /** Join the chat to its elements and show a new one. */
 export function startChat() {
   chats = loadChats();
@@ -215,5 +221,5 @@ export function startChat() {
   at("export-chat").addEventListener("click", () => saveFile("chat.json", "application/json", chatsAsJson([chat])));
   at("export-markdown").addEventListener("click", () => saveFile("chat.md", "text/markdown", chatAsMarkdown(chat)));
   at("export-all").addEventListener("click", () => saveFile("chats.json", "application/json", chatsAsJson(chats)));
-  addEventListener("pagehide", () => state.answering && chats.includes(chat) && saveChat(chat));
+  addEventListener("pagehide", keepAnswer);
 }

@@ -2,7 +2,7 @@
 
 import { at, count, fixed, make, ratio } from "./base.js";
 import { pathOf, versionsOf } from "./chats.js";
-import { markdown } from "./markdown.js";
+import { GrowingText } from "./growing.js";
 import { patch } from "./patch.js";
 import { state } from "./state.js";
 
@@ -43,6 +43,7 @@ function viewOf(message) {
     view.thinking = make("details", { classes: "thoughts" }, make("summary", {}, "Thoughts"), view.thoughts);
     view.calls = make("div", { classes: "calls" });
     body.classList.add("plain");
+    view.growing = new GrowingText(body);
     view.text = null; // as Markdown nothing is drawn yet
     parts.splice(0, 1, view.thinking, body, view.calls);
   }
@@ -59,18 +60,23 @@ function callElement({ name, arguments: given }) {
   return make("div", { classes: "call" }, make("small", {}, "calls "), make("code", {}, name), make("pre", {}, text));
 }
 
-/** Draw what an answer says; with a `pause` not before the last drawing has paid off. Says whether it did. */
-function drawAnswer(message, pause) {
+/** Draw what an answer says; one that grows not before the last drawing has paid off. Says whether it did. */
+function drawAnswer(message, grows) {
   const view = views.get(message);
   const { content, thoughts = "", calls = [] } = message;
   if (view.thoughts.textContent !== thoughts) view.thoughts.textContent = thoughts;
   view.thinking.hidden = !thoughts;
-  if (message === state.answering) view.thinking.open = Boolean(thoughts && !content && !calls.length);
+  const isThinking = Boolean(thoughts && !content && !calls.length);
+  if (message === state.answering && isThinking !== view.isThinking) view.thinking.open = isThinking; // folded after
+  view.isThinking = isThinking;
   patch(view.calls, calls.map(callElement));
   const begin = performance.now();
-  if (view.text === content) return true;
-  if (pause && begin < view.restsUntil) return false;
-  patch(view.body, markdown(content));
+  if (view.text === content && (grows || view.isWhole)) return true;
+  if (grows && begin < view.restsUntil) return false;
+  if (view.text === null) view.body.textContent = "";
+  if (grows) view.growing.draw(content);
+  else view.growing.drawWhole(content);
+  view.isWhole = !grows;
   view.body.classList.remove("plain");
   view.text = content;
   view.restsUntil = begin + REST * (performance.now() - begin);

@@ -153,6 +153,20 @@ def test_stopping_keeps_what_is_there_and_frees_the_models(chat: Browser, gatewa
     assert chat.texts(".cut-note") == ["Stopped."]
 
 
+def test_what_came_of_an_answer_is_there_after_a_reload_and_continues(
+    chat: Browser, gateway: Gateway
+):
+    gateway.script = Script((*HELLO, *(Round([], 0, " more") for _ in range(500))), pace=0.05)
+    ask(chat, "Hi")
+    until(lambda: "more" in chat.text("#messages"))
+    chat.open(gateway.url)
+    assert said(chat)[1].startswith("Hello to you more")
+    gateway.script = Script((Round([], 0, " end"),), stop_type="eos")
+    press(chat, "continue")
+    until(lambda: said(chat)[1].endswith("more end"))
+    finish(chat)
+
+
 def test_an_answer_at_the_token_limit_says_so_and_continues(chat: Browser, gateway: Gateway):
     chat.click("#open-settings")
     chat.fill("#chat-limit", "3")

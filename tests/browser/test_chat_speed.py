@@ -40,6 +40,27 @@ new MutationObserver((records) => {
 """
 
 
+GROW = """
+const load = (name) => import(new URL(`page/${name}`, document.baseURI));
+const parts = Promise.all([load("growing.js"), load("markdown.js")]);
+return parts.then(([{ GrowingText }, { markdown }]) => {
+  const [text, step] = arguments;
+  const [box, fresh] = [document.createElement("div"), document.createElement("div")];
+  const growing = new GrowingText(box);
+  const wrong = [];
+  for (let end = 0; end < text.length; end += step) {
+    growing.draw(text.slice(0, end));
+    fresh.replaceChildren(...markdown(text.slice(0, end)));
+    if (!box.isEqualNode(fresh)) wrong.push(end);
+  }
+  const { characters } = growing.settled;
+  growing.drawWhole(text);
+  fresh.replaceChildren(...markdown(text));
+  return { wrong, characters, whole: box.isEqualNode(fresh) };
+});
+"""
+
+
 def open_long_chat(page: Browser, gateway: Gateway) -> None:
     text = json.dumps(LONG_CHAT)
     page.run("localStorage.setItem('outrider.chat.long', arguments[0])", text)
@@ -73,6 +94,24 @@ def test_an_answer_draws_itself_alone_and_at_most_once_a_frame(page: Browser, ga
     assert 0 < seen["drawings"] <= seen["frames"] + 2
     finish(page)
     assert page.run("return document.querySelector('.message:last-child .body p') === window.first")
+
+
+@pytest.mark.parametrize("step", [97, 1500])
+def test_the_settled_beginning_of_an_answer_reads_as_it_would_together(page: Browser, step: int):
+    table = "| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 40
+    items = "\n\n".join(f"{i}. item\n\n   more of it" for i in range(1, 90))
+    code = "```python\n" + "\n\n".join(f"x{i} = {i}" for i in range(300)) + "\n```"
+    text = "\n\n".join(
+        [PARAGRAPHS, table, items, "# Title", code, "> quoted\n> more", *[PARAGRAPHS] * 20]
+    )
+    grown = page.run(GROW, text, step)
+    assert grown["wrong"] == [] and grown["whole"]
+    assert grown["characters"] > len(text) - 12_000
+
+
+def test_what_follows_may_change_the_beginning_of_a_whole_answer(page: Browser):
+    text = "See [the page][1].\n\n" + PARAGRAPHS * 20 + "\n\n[1]: https://example.org/\n"
+    assert page.run(GROW, text, 500)["whole"]
 
 
 def test_the_instrument_is_drawn_only_where_it_is_seen(page: Browser, gateway: Gateway):
