@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.browser import Browser, chromium
+from tests.support.browser import Browser, chromium, opened
 from tests.support.scripted_gateway import Gateway, serving
 
 
@@ -25,12 +25,5 @@ def gateway() -> Iterator[Gateway]:
 @pytest.fixture
 def page(chrome: Browser, gateway: Gateway) -> Iterator[Browser]:
     """The page, opened; at the end nothing was complained about and nobody else asked."""
-    chrome.resize(1100, 800)
-    chrome.prefer(prefers_color_scheme="light", prefers_reduced_motion="reduce")
-    chrome.open("about:blank")  # the page of the last test asks for its status until it is left
-    chrome.complaints(), chrome.requested()
-    chrome.open(gateway.url)  # on a port of its own, so nothing is kept of other tests
-    yield chrome
-    assert chrome.complaints() == []
-    strange = [url for url in chrome.requested() if not url.startswith((gateway.url, "data:"))]
-    assert strange == []
+    with opened(chrome, gateway.url):  # on a port of its own, so nothing is kept of other tests
+        yield chrome

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.browser import Browser, until
+from tests.support.browser import Browser, opened, until
+from tests.support.scripted_gateway import serving
 
 pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def page(chrome: Browser) -> Iterator[Browser]:
+    """One page for all: each test replaces what the last one rendered."""
+    with serving() as gateway, opened(chrome, gateway.url):
+        yield chrome
+
 
 _RENDER = """
 return import(new URL("page/markdown.js", document.baseURI)).then(({markdown}) => {
@@ -34,18 +44,6 @@ return import(new URL("page/markdown.js", document.baseURI)).then(({markdown}) =
     box.append(...markdown(arguments[0].slice(0, end)));
   }
   return true;
-})"""
-
-# The best of five, in milliseconds: the machines that test have other things to do.
-_TIME = """
-return import(new URL("page/markdown.js", document.baseURI)).then(({markdown}) => {
-  const times = [0, 1, 2, 3, 4].map((n) => {
-    const text = arguments[0].replaceAll("NUMBER", n);
-    const start = performance.now();
-    document.querySelector("#try").replaceChildren(...markdown(text));
-    return performance.now() - start;
-  });
-  return Math.min(...times);
 })"""
 
 DOCUMENT = """\
@@ -312,6 +310,7 @@ def test_libraries_come_when_they_are_needed_and_once(page: Browser):
         names = [str(name).rpartition("/")[2] for name in page.run(script)]
         return sorted(name for name in names if name in ("katex.js", "highlight.js"))
 
+    page.open(page.run("return document.baseURI"))
     render(page, "**plain** and `code`\n\n```\ncode\n```\n$5")
     assert fetched() == []
     for _ in range(2):
@@ -322,24 +321,14 @@ def test_libraries_come_when_they_are_needed_and_once(page: Browser):
     assert fetched() == ["highlight.js", "katex.js"]
 
 
-def warm(page: Browser, text: str) -> float:
-    """Return the milliseconds that a text takes where the libraries are there."""
-    render(page, DOCUMENT)
-    until(lambda: page.count("#try math") == 4 and page.count("#try .hl-keyword") > 0)
-    return float(page.run(_TIME, text))
-
-
-def test_a_long_answer_is_quick(page: Browser):
-    text = (DOCUMENT * (20_000 // len(DOCUMENT) + 1))[:20_000]
-    # 31 ms on two slow cores; other work on the machine that tests may take most of them.
-    assert warm(page, text) < 150
-
-
 @pytest.mark.parametrize(
     "piece", ["$a ", "\\(", "\\[\n", "[", "**a ", "> ", "`a", "- ", "| a ", "_a*", "$$\n", "<a "]
 )
-def test_a_repeated_piece_takes_no_long_time(page: Browser, piece: str):
-    assert warm(page, piece * (20_000 // len(piece))) < 1000
+def test_a_repeated_piece_does_not_hang_the_page(page: Browser, piece: str):
+    render(page, "$x$")
+    until(lambda: page.count("#try math") == 1)  # the library is there
+    # Some 100 ms; what grows as the square of the length is ended by the driver, after 30 s.
+    render(page, piece * (100_000 // len(piece)))
 
 
 def test_colours_can_be_read(page: Browser):

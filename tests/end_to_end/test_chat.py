@@ -17,7 +17,7 @@ from tests.support.tiny_gguf import write_model
 CTRL_C, CTRL_D = "\x03", "\x04"
 PROMPT = "\n> "
 NO_TEMPLATE = (
-    "note: the model has no chat template; ChatML stands in, which it may never have seen\n"
+    "note: the model has no chat template; ChatML stands in, which it may never have\nseen\n"
 )
 ONE_THREAD = ("--threads", "1")
 ENDLESS = ("--ignore-eos", "-n", "900")

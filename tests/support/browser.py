@@ -212,3 +212,17 @@ def chromium() -> Iterator[Browser]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextmanager
+def opened(browser: Browser, url: str) -> Iterator[None]:
+    """Open a page; at the end nothing was complained about and nobody else was asked."""
+    browser.resize(1100, 800)
+    browser.prefer(prefers_color_scheme="light", prefers_reduced_motion="reduce")
+    browser.open("about:blank")  # the page of the last test asks for its status until it is left
+    browser.complaints(), browser.requested()
+    browser.open(url)
+    yield
+    assert browser.complaints() == []
+    strange = [each for each in browser.requested() if not each.startswith((url, "data:"))]
+    assert strange == []
