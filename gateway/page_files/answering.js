@@ -1,7 +1,7 @@
 // Asks for answers: a chat up to one of its messages to a request, and what comes into the message.
 
 import { at } from "./base.js";
-import { addMessage, dropNewest, pathOf } from "./chats.js";
+import { addMessage, pathOf, takeBack } from "./chats.js";
 import { rememberGeneration, showGrowth } from "./messages.js";
 import { run } from "./run.js";
 import { readSettings } from "./sampling.js";
@@ -58,11 +58,12 @@ export async function answer(chat, index, show) {
   const message = chat.messages[index];
   const before = { tokens: message.tokens ?? 0, seconds: message.seconds ?? 0 };
   const isNew = !message.content && !message.thoughts;
+  if (isNew) delete message.calls; // asked for anew: calls cannot be continued
   let request = null;
   try {
     request = requestFor(chat, index);
   } catch (error) {
-    if (isNew) dropNewest(chat);
+    if (isNew) takeBack(chat, message);
     show();
     throw error;
   }
@@ -83,7 +84,7 @@ export async function answer(chat, index, show) {
   if (generation.end) count(generation.numbers.generated, generation.numbers.elapsed);
   message.end = endOf(generation, request);
   chat.changed = Date.now();
-  if (isNew && !generation.tokens.length && !generation.end) dropNewest(chat);
+  if (isNew && !generation.tokens.length && !generation.end) takeBack(chat, message);
   else rememberGeneration(message, generation);
   showGrowth(message);
   show();

@@ -4,6 +4,7 @@ import { at, setText } from "./base.js";
 import { answer, newAnswer } from "./answering.js";
 import {
   addMessage,
+  chatOf,
   copyOf,
   forgetChat,
   loadChats,
@@ -25,6 +26,7 @@ import { kept, keep } from "./store.js";
 import { chatAsMarkdown, chatsAsJson, readChats, saveFile } from "./transfer.js";
 import { showView } from "./views.js";
 
+const CHAT_KEY = "outrider.chat."; // what begins the names under which chats are kept
 const FULL = "This browser has no room for more: export chats and delete some, or this one is lost with the page.";
 
 let chats = []; // those remembered, the newest first
@@ -92,6 +94,13 @@ async function say(parent, content) {
   await writing;
 }
 
+/** Say another question in place of one, and say whether that can be done now. */
+function sayInstead(index, content) {
+  if (isBusy() || !settingsAreValid()) return false;
+  say(chat.messages[index].parent, content);
+  return true;
+}
+
 async function send(event) {
   event.preventDefault();
   const question = typed();
@@ -119,7 +128,7 @@ function step(index, by, act) {
 }
 
 const ACTS = {
-  edit: (index, article) => edit(article, chat.messages[index].content, (text) => say(chat.messages[index].parent, text)),
+  edit: (index, article) => edit(article, chat.messages[index].content, (text) => sayInstead(index, text)),
   again,
   continue: write,
   before: (index) => step(index, -1, "before"),
@@ -176,8 +185,11 @@ function rename(id, name) {
 async function bring(event) {
   const [file] = event.target.files;
   try {
-    const brought = readChats(await file.text()).map((each) => (byId(each.id) ? copyOf(each) : each));
-    for (const each of brought) remember(each);
+    const brought = [];
+    for (const each of readChats(await file.text())) {
+      brought.push(byId(each.id) ? copyOf(each) : each);
+      remember(brought.at(-1));
+    }
     open(brought[0] ?? chat);
   } catch (error) {
     setText("alert", error.message);
@@ -199,7 +211,19 @@ function keepAnswer() {
   if (asked) saveChat(asked);
 }
 
-/** Join the chat to its elements and show a new one. */
+/** Take in what another tab of this browser did to a chat; one that is answered here is kept as it is here. */
+function follow({ key }) {
+  const id = key?.startsWith(CHAT_KEY) ? key.slice(CHAT_KEY.length) : null;
+  const own = byId(id);
+  if (id === null || own?.messages.includes(state.answering)) return;
+  const theirs = chatOf(id);
+  chats = [...chats.filter((each) => each !== own), ...(theirs ? [theirs] : [])];
+  chats.sort((a, b) => b.changed - a.changed);
+  if (own && own === chat) open(theirs ?? emptyChat());
+  else showChats(chats, chat);
+}
+
+/** Join the chat to its elements and show the newest one. */
 export function startChat() {
   chats = loadChats();
   startSidebar({
@@ -213,6 +237,7 @@ export function startChat() {
   });
   open(chats[0] ?? emptyChat());
   startComposer();
+  addEventListener("storage", follow);
   at("new-chat").addEventListener("click", start);
   at("chat-form").addEventListener("submit", send);
   at("system").addEventListener("change", keepSystem);

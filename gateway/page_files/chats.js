@@ -57,9 +57,9 @@ export function addMessage(chat, parent, message) {
   return chat.shown;
 }
 
-/** Take back the newest message. */
-export function dropNewest(chat) {
-  chat.shown = chat.messages.pop().parent;
+/** Take back a message of which nothing came, where it is the newest. */
+export function takeBack(chat, message) {
+  if (chat.messages.at(-1) === message) chat.shown = chat.messages.pop().parent;
 }
 
 /** Show a version of a message, and the newest of what was said behind it. */
@@ -79,6 +79,9 @@ const isMessage = (each, i) =>
   isText(each.content) &&
   isText(each.thoughts ?? "") &&
   (each.calls === undefined || (Array.isArray(each.calls) && each.calls.every(isCall))) &&
+  isText(each.end ?? "") &&
+  Number.isFinite(each.tokens ?? 0) &&
+  Number.isFinite(each.seconds ?? 0) &&
   Number.isInteger(each.parent) &&
   each.parent >= -1 &&
   each.parent < i;
@@ -97,6 +100,12 @@ export const isChat = (each) =>
 export function loadChats() {
   const chats = namesFrom("chat.").map(kept).filter(isChat);
   return chats.sort((a, b) => b.changed - a.changed);
+}
+
+/** Return the chat that is kept under an id; null where there is none. */
+export function chatOf(id) {
+  const found = kept(`chat.${id}`);
+  return isChat(found) ? found : null;
 }
 
 /** Keep a chat and say whether there was room for it. */

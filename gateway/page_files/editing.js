@@ -2,7 +2,7 @@
 
 import { make } from "./base.js";
 
-/** Put a form in place of a question's text; `done` gets the new text where it is sent. */
+/** Put a form in place of a question's text; `done` gets the new text and says whether it was sent. */
 export function edit(article, text, done) {
   const body = article.querySelector(".body");
   if (article.querySelector(".edit")) return;
@@ -14,22 +14,25 @@ export function edit(article, text, done) {
     form.remove();
     body.hidden = false;
   };
+  const leaveIt = () => {
+    close();
+    article.querySelector('[data-act="edit"]')?.focus();
+  };
   field.value = text;
-  leave.addEventListener("click", close);
+  leave.addEventListener("click", leaveIt);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const wanted = field.value.trim();
-    close();
-    if (wanted) done(wanted);
+    if (!wanted || done(wanted)) close();
   });
   form.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && event.target === field) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target === field) {
       event.preventDefault();
       form.requestSubmit();
     }
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    close();
+    leaveIt();
   });
   body.hidden = true;
   body.after(form);

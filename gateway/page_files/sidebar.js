@@ -16,8 +16,9 @@ function itemOf(chat, isShown) {
   return make("li", { "data-id": chat.id }, name, act("rename", "✎", "Rename"), act("delete", "✕", "Delete"));
 }
 
-/** List the chats that hold the words of the search. */
+/** List the chats that hold the words of the search; not while one is renamed. */
 export function showChats(chats, shown) {
+  if (at("chats").querySelector("input")) return;
   const found = chats.filter((each) => holds(each, at("search").value));
   at("chats").replaceChildren(...found.map((each) => itemOf(each, each === shown)));
   at("no-chats").hidden = found.length > 0;
@@ -28,18 +29,19 @@ export function showChats(chats, shown) {
 function rename(item, title, done) {
   const field = make("input", { "aria-label": "Name of the chat", maxlength: "80" });
   let isOpen = true;
-  const close = (name) => {
-    if (isOpen) {
-      isOpen = false;
-      done(name);
-    }
+  const close = (name, byKey = false) => {
+    if (!isOpen) return;
+    isOpen = false;
+    field.remove();
+    done(name);
+    if (byKey) at("chats").querySelector(`[data-id="${CSS.escape(item.dataset.id)}"] .chat-name`)?.focus();
   };
   field.value = title;
   field.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") close(field.value.trim());
+    if (event.key === "Enter" && !event.isComposing) close(field.value.trim(), true);
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    close("");
+    close("", true);
   });
   field.addEventListener("blur", () => close(field.value.trim()));
   item.querySelector(".chat-name").replaceWith(field);
@@ -83,5 +85,6 @@ export function startSidebar(on) {
   });
   at("search").addEventListener("input", on.search);
   at("menu").addEventListener("click", () => showDrawer(!document.body.classList.contains("drawer")));
+  matchMedia("(max-width: 48rem)").addEventListener("change", () => showDrawer(false)); // where it is no drawer, or becomes one
   for (const id of ["shade", "close-menu"]) at(id).addEventListener("click", () => showDrawer(false));
 }

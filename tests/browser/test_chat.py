@@ -364,6 +364,8 @@ def test_what_is_exported_can_be_imported(chat: Browser, gateway: Gateway, tmp_p
         "{}",
         '{"id": "x", "name": "", "system": "", "changed": 1, "shown": 7, "messages": []}',
         '{"id": "x", "name": "", "system": "", "changed": 1, "shown": 0, "messages": [3]}',
+        '{"id": "x", "name": "", "system": "", "changed": 1, "shown": 0, "messages": '
+        '[{"role": "assistant", "content": "a", "parent": -1, "end": {"toString": 1}}]}',
     ],
 )
 def test_what_a_browser_keeps_and_others_wrote_harms_nothing(
@@ -376,6 +378,79 @@ def test_what_a_browser_keeps_and_others_wrote_harms_nothing(
     ask(chat, "Hi")
     finish(chat)
     assert said(chat) == ["Hi", "Hello to you"]
+
+
+def keep(page: Browser, **changed: Any) -> None:
+    """Keep a chat as another tab of this browser would, which lets the others know."""
+    chat = {"id": "x", "name": "", "system": "", "changed": 1e15, "shown": 1, **changed}
+    script = """
+    localStorage.setItem("outrider.chat.x", JSON.stringify(arguments[0]));
+    dispatchEvent(new StorageEvent("storage", {key: "outrider.chat.x"}));
+    """
+    page.run(script, chat)
+
+
+def turns(*texts: str) -> list[dict[str, Any]]:
+    """Return a question, and answers as versions beside each other."""
+    question, *answers = texts
+    first = {"parent": -1, "role": "user", "content": question}
+    return [
+        first,
+        *(
+            {"parent": 0, "role": "assistant", "content": each, "end": "stopped"}
+            for each in answers
+        ),
+    ]
+
+
+def test_what_another_tab_does_to_a_chat_is_taken_over(chat: Browser):
+    keep(chat, messages=turns("Hi", "Hello"))
+    assert chat.texts(".chat-name") == ["Hi"]
+    chat.click("#chats .chat-name")
+    keep(chat, messages=turns("Hi", "Hello", "Good day"), shown=2)
+    assert said(chat) == ["Hi", "Good day"]
+    chat.run("localStorage.removeItem('outrider.chat.x')")
+    chat.run("dispatchEvent(new StorageEvent('storage', {key: 'outrider.chat.x'}))")
+    assert said(chat) == chat.texts(".chat-name") == []
+
+
+def test_a_refused_continuation_takes_no_other_answer_back(chat: Browser, gateway: Gateway):
+    keep(chat, messages=turns("Hi", "", "Good day"))
+    chat.click("#chats .chat-name")
+    gateway.refuses = "no"
+    press(chat, "continue")
+    until(lambda: chat.text("#alert") == "no")
+    finish(chat, "")
+    assert [each["content"] for each in kept(chat)[0]["messages"]] == ["Hi", "", "Good day"]
+    chat.complaints()  # the console of a browser names every answer of 400
+
+
+def test_an_edited_question_waits_for_the_answer_that_is_written(chat: Browser, gateway: Gateway):
+    ask(chat, "Hi")
+    finish(chat)
+    press(chat, "edit", 0)
+    chat.fill(".edit textarea", "Bye")
+    gateway.script = Script(tuple(Round([], 0, " more") for _ in range(20)), pace=0.05)
+    ask(chat, "Second")
+    until(lambda: len(gateway.chats) == 2)
+    chat.run("document.querySelector('.edit').requestSubmit()")
+    finish(chat)
+    assert len(gateway.chats) == 2 and chat.count(".edit") == 1
+    chat.run("document.querySelector('.edit').requestSubmit()")
+    until(lambda: len(gateway.chats) == 3)
+    finish(chat)
+    assert gateway.chats[2] == [{"role": "user", "content": "Bye"}]
+
+
+def test_a_chat_is_renamed_while_an_answer_comes(chat: Browser, gateway: Gateway):
+    gateway.script = Script(tuple(Round([], 0, " more") for _ in range(20)), pace=0.05)
+    ask(chat, "Hi")
+    until(lambda: "more" in chat.text("#messages"))
+    chat.run("document.querySelector('#chats [data-act=rename]').click()")
+    chat.press(*"My ")
+    finish(chat)
+    chat.press(*"name", "Enter")
+    assert chat.texts(".chat-name") == ["My name"]
 
 
 def test_a_browser_without_room_says_so(chat: Browser, gateway: Gateway):
