@@ -3,7 +3,10 @@
 import { make } from "./base.js";
 import { filler } from "./lazy.js";
 
-const MOST = 50_000; // characters of a block; a longer one is shown without colours, which would take 50 ms
+// Characters of a block, and a line that is too long: such a block is shown without colours. Some grammars take time
+// by the square of a line's length: 20,000 characters of ini took 5 s.
+const MOST = 10_000;
+const LONG_LINE = /[^\n]{500}/;
 
 /** Return the nodes of a part of the tree: texts, and spans of the class hl-SCOPE. */
 function nodes({ children }) {
@@ -15,7 +18,7 @@ function nodes({ children }) {
 }
 
 function draw({ default: library }, text, language) {
-  if (text.length > MOST || !library.getLanguage(language)) return null;
+  if (text.length > MOST || LONG_LINE.test(text) || !library.getLanguage(language)) return null;
   return nodes(library.highlight(text, { language, ignoreIllegals: true })._emitter.rootNode);
 }
 

@@ -10,6 +10,8 @@ const LONGEST = 200; // lines of one formula
 const DOLLARS = /(?<![\w$])\$(?![\s$])((?:\\[^]|[^\\$])+)(?<!\s)\$(?![\d$])/y;
 const MONEY = /^\d[^\\]*[\s(][a-z]{2,}/i; // $5 (or 6$)
 const LIMITS = { maxSize: 20, maxExpand: 1000 }; // em; expansions of macros
+// A macro of 2,000 letters, written 300 times, takes seconds: formulas that define some are shown as they are written.
+const DEFINES = /\\([gex]?def|let|futurelet|(re)?newcommand|providecommand)(?![a-zA-Z])/;
 const UNSAFE = new Set(["href", "src", "style", "xmlns"]); // attributes: no address, nothing that the policy refuses
 // Where the capital A, the small a and the digit 0 of a kind of letter are in Unicode: browsers leave
 // mathvariant out, and the letters that were there before the block of them are elsewhere.
@@ -115,6 +117,7 @@ function nodes(tree) {
 }
 
 function draw({ mathTree }, text, kind) {
+  if (DEFINES.test(text)) return null;
   const displayMode = kind === "display";
   return nodes(mathTree(text, { ...LIMITS, displayMode, output: "mathml", strict: "ignore" }));
 }

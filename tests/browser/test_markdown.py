@@ -331,6 +331,20 @@ def test_a_repeated_piece_does_not_hang_the_page(page: Browser, piece: str):
     render(page, piece * (100_000 // len(piece)))
 
 
+def test_a_block_with_a_long_line_has_no_colours(page: Browser):
+    render(page, "```python\nreturn\n```")
+    until(lambda: page.count("#try .hl-keyword") == 1)
+    render(page, "```ini\n" + "_a" * 2_000 + "\n```\n\n```python\nreturn\n```")
+    until(lambda: page.count("#try .hl-keyword") == 1)
+    assert page.count("#try [class^='hl-']") == 1
+
+
+def test_a_formula_that_defines_macros_is_text(page: Browser):
+    render(page, "$\\def\\a{x}\\a$ and $\\left(y\\right)$")
+    until(lambda: page.count("#try math") == 1)
+    assert "\\def" in page.text("#try")
+
+
 def test_colours_can_be_read(page: Browser):
     scopes = ("comment", "keyword", "string", "number", "title", "type", "attr", "meta")
     script = """
