@@ -213,7 +213,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str) and function.__name__ == "format":
             return self._format(owner, args)
         if isinstance(function, Macro):  # all that it does with a number is counted there
-            self._spend(STEP)
+            self._spend(STEP + _ITEM * (len(args) + len(kwargs)))
         else:
             self._spend_widths(args, kwargs)
         made = super().call(context, function, *args, **kwargs)

@@ -108,6 +108,14 @@ def test_work_without_end_is_refused(source: str) -> None:
     assert refusal(source) == "chat_template: takes too much work for one prompt"
 
 
+def test_what_a_macro_is_given_is_counted_one_by_one() -> None:
+    source = (
+        "{% macro m() %}{{ varargs|length }}{% endmacro %}{% set r = range(50000)|list %}"
+        "{% for i in range(1000) %}{{ m(*r) }}{% endfor %}"
+    )
+    assert refusal(source) == "chat_template: takes too much work for one prompt"
+
+
 def test_a_number_is_no_width_to_a_macro_until_something_is_padded_to_it() -> None:
     largest = 2**53 - 1  # of JavaScript, which agents have as a `maximum` of their schemas
     shown = "{% macro show(n) %}up to {{ n }}{% endmacro %}{{ show(n) }}"
