@@ -390,6 +390,7 @@ def _needs(
         numbers=head_numbers(shape, drafted) if layers else draft_numbers(shape),
         matrices=1 if layers or not target.has_output else 2,
         drafted=drafted,
+        is_tried=asked.tried > 0 and not asked.watches,
     )
 
 

@@ -62,6 +62,8 @@ class Needs:
     """Of the target's tokens, that it computes with: embeddings, and a model the output, too."""
     drafted: int
     """Tokens that it learns in each step."""
+    is_tried: bool
+    """Whether it is tried with its target at the end."""
 
     @property
     def row_disk(self) -> int:
@@ -81,7 +83,9 @@ class Needs:
 
     @property
     def trying_memory(self) -> int:
-        """Bytes while the target writes with a draft, and another one without, in turn."""
+        """Bytes while the target writes with a draft, and another one without; 0: neither does."""
+        if not self.is_tried:
+            return 0
         return 2 * (self._served(1) + _SERVICES) + _TRAINED
 
     def _served(self, sessions: int) -> int:
@@ -105,7 +109,8 @@ class Needs:
         """Return what it will take, for people."""
         target = self.target
         training = f"{show_bytes(self.training_memory)} to train, beside the rows, which are mapped"
-        training += f"; {show_bytes(self.trying_memory)} to try it"
+        if self.is_tried:
+            training += f"; {show_bytes(self.trying_memory)} to try it"
         writing = [
             f"writes    {self.tokens:,} tokens of answers, {self.sessions} at once: "
             f"{show_bytes(self.disk)} in {folder}",

@@ -36,6 +36,7 @@ SMOL = Needs(
     numbers=10_000_000,
     matrices=1,
     drafted=8192,
+    is_tried=True,
 )
 
 
@@ -120,6 +121,7 @@ def test_what_it_takes_follows_from_the_sizes() -> None:
     assert SMOL.memory == max(SMOL.writing_memory, SMOL.training_memory, SMOL.trying_memory)
     larger = replace(SMOL, tokens=0, target=replace(SMOL.target, file_bytes=5 * 10**9))
     assert larger.memory > 10**10  # it is tried beside itself
+    assert replace(larger, is_tried=False).memory == larger.training_memory
     lines = SMOL.lines("work", 150, "the CPU")
     assert "30 layers of 576, 49,152 tokens" in lines[0]
     assert "400,000 tokens of answers, 16 at once: 2.2 GB in work" in lines[1]
