@@ -166,8 +166,9 @@ class Gateway:
         """Answer a chat."""
         parsed = await self._read_chat(body, body)
         has_logprobs = parsed.requests[0].logprobs is not None
-        # Those that a report of tokens holds are not sent twice.
-        wants_logprobs = has_logprobs and (bool(body.logprobs) or not body.report)
+        # That of a token alone is in its report, and is not sent twice.
+        is_reported = body.report and body.stream and (body.n_probs or 0) <= 1
+        wants_logprobs = has_logprobs and (bool(body.logprobs) or not is_reported)
         shape = answers.ChatShape(wants_logprobs, secrets.token_hex(6), parsed.reading)
         return await self._openai(parsed, shape, "chatcmpl")
 
