@@ -7,6 +7,7 @@ import {
   chatOf,
   copyOf,
   forgetChat,
+  idOf,
   loadChats,
   newChat,
   pathOf,
@@ -26,7 +27,6 @@ import { kept, keep } from "./store.js";
 import { chatAsMarkdown, chatsAsJson, readChats, saveFile } from "./transfer.js";
 import { showView } from "./views.js";
 
-const CHAT_KEY = "outrider.chat."; // what begins the names under which chats are kept
 const FULL = "This browser has no room for more: export chats and delete some, or this one is lost with the page.";
 
 let chats = []; // those remembered, the newest first
@@ -213,7 +213,7 @@ function keepAnswer() {
 
 /** Take in what another tab of this browser did to a chat; one that is answered here is kept as it is here. */
 function follow({ key }) {
-  const id = key?.startsWith(CHAT_KEY) ? key.slice(CHAT_KEY.length) : null;
+  const id = idOf(key);
   const own = byId(id);
   if (id === null || own?.messages.includes(state.answering)) return;
   const theirs = chatOf(id);

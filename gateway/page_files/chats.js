@@ -4,8 +4,9 @@
 // that is edited or an answer that is written again is a further version beside the old one. `shown` is the last
 // message of the path that is on the page.
 
-import { forget, keep, kept, namesFrom } from "./store.js";
+import { forget, keep, kept, restOf, restsOf } from "./store.js";
 
+const CHAT = "chat."; // begins the name under which a chat is kept; its id follows
 const TITLE_CHARACTERS = 60; // of a first question; what a sidebar shows of it is less
 
 const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
@@ -98,17 +99,20 @@ export const isChat = (each) =>
 
 /** Return the chats that are kept, the last one to change first. */
 export function loadChats() {
-  const chats = namesFrom("chat.").map(kept).filter(isChat);
+  const chats = restsOf(CHAT).map(chatOf).filter(Boolean);
   return chats.sort((a, b) => b.changed - a.changed);
 }
 
 /** Return the chat that is kept under an id; null where there is none. */
 export function chatOf(id) {
-  const found = kept(`chat.${id}`);
+  const found = kept(CHAT + id);
   return isChat(found) ? found : null;
 }
 
 /** Keep a chat and say whether there was room for it. */
-export const saveChat = (chat) => keep(`chat.${chat.id}`, chat);
+export const saveChat = (chat) => keep(CHAT + chat.id, chat);
 
-export const forgetChat = (chat) => forget(`chat.${chat.id}`);
+export const forgetChat = (chat) => forget(CHAT + chat.id);
+
+/** Return the id of the chat that a key of the browser's storage stands for; null for other keys. */
+export const idOf = (key) => restOf(key, CHAT);

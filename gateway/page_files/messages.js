@@ -136,7 +136,7 @@ function drawFoot(chat, index, isLast) {
   view.element.dataset.index = index;
   if (key === view.footKey) return;
   view.footKey = key;
-  const note = isLive ? "" : (Object.hasOwn(NOTES, message.end) ? NOTES[message.end] : "");
+  const note = !isLive && Object.hasOwn(NOTES, message.end) ? NOTES[message.end] : "";
   const tools = make("span", { classes: "tools" }, ...buttonsOf(chat, message, isLast));
   view.speed = make("small", { classes: "speed" }, speedOf(message));
   view.foot.replaceChildren(

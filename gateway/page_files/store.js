@@ -29,11 +29,16 @@ export function forget(name) {
   }
 }
 
-/** Return the names that begin so. */
-export function namesFrom(beginning) {
+/** Return what follows these words in the name that a key of the browser's storage stands for; null for other keys. */
+export function restOf(key, beginning) {
+  return key?.startsWith(PREFIX + beginning) ? key.slice((PREFIX + beginning).length) : null;
+}
+
+/** Return the rests of all names that begin so. */
+export function restsOf(beginning) {
   try {
-    const names = Object.keys(localStorage).filter((each) => each.startsWith(PREFIX + beginning));
-    return names.map((each) => each.slice(PREFIX.length));
+    const rests = Object.keys(localStorage).map((each) => restOf(each, beginning));
+    return rests.filter((each) => each !== null);
   } catch {
     return [];
   }

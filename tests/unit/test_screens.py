@@ -229,7 +229,9 @@ def show_mistakes() -> None:
     for words in MISTAKES:
         print(f"$ outrider {words}")
         assert run(words.split()) != 0
-    note("the draft stopped: killed by SIGKILL, so that texts go on without it; starting it again")
+    note(
+        "the draft stopped: killed by SIGKILL, so that texts continue without it; starting it again"
+    )
 
 
 SHOWN: dict[str, Callable[[], object]] = {
@@ -269,7 +271,7 @@ def plain(text: str) -> str:
 
 
 def words(text: str) -> Counter[str]:
-    """Return what is said, in whatever order, since cells are wrapped; without frames."""
+    """Return what is said, in any order, since cells are wrapped; without frames."""
     return Counter(_FRAME.sub(" ", plain(text)).split())
 
 
