@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from outrider_cli.render import Line, Words, visible, wrapped
+from outrider_cli.render import Line, Words
+from outrider_cli.terminal import say, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -30,14 +31,10 @@ def open_screen() -> Screen:
 
 def open_console() -> Console:
     """Return rich's console on standard output, with escape codes where they are welcome."""
-    from rich.console import Console
+    from outrider_cli.console import SafeConsole
 
     takes_codes = _takes_codes(sys.stdout)
-    return Console(
-        highlight=False,
-        force_terminal=takes_codes,
-        color_system="auto" if takes_codes else None,
-    )
+    return SafeConsole(force_terminal=takes_codes, color_system="auto" if takes_codes else None)
 
 
 def _takes_codes(stream: TextIO) -> bool:
@@ -58,10 +55,9 @@ _UNBROKEN = 10_000  # columns: only a terminal has an edge
 
 def show_view(view: RenderableType) -> None:
     """Print what rich lays out on standard output, within a terminal's edge."""
-    from rich.console import Console
+    from outrider_cli.console import SafeConsole
 
-    console = Console(
-        highlight=False,
+    console = SafeConsole(
         color_system="auto" if _takes_codes(sys.stdout) else None,
         width=None if sys.stdout.isatty() else _UNBROKEN,
     )
@@ -108,9 +104,9 @@ class _Colors:
     """Prints with styles."""
 
     def __init__(self) -> None:
-        from rich.console import Console
+        from outrider_cli.console import SafeConsole
 
-        self._console = Console(highlight=False)
+        self._console = SafeConsole()
 
     def show(self, words: Words) -> None:
         self._console.out(visible(words.text), style=words.style or None, end="")
@@ -131,12 +127,13 @@ class Progress:
         """Show this text in place of the last one."""
         if not self.is_live:
             return
-        from rich.console import Console
         from rich.status import Status
         from rich.text import Text
 
+        from outrider_cli.console import SafeConsole
+
         if self._status is None:
-            self._status = Status("", console=Console(stderr=True))
+            self._status = Status("", console=SafeConsole(stderr=True))
             self._status.start()
         self._status.update(Text(text))
 
@@ -156,5 +153,4 @@ def own_command() -> str:
 
 def note(text: str) -> None:
     """Print one line that is good to know on standard error; a terminal wraps it between words."""
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    print(*wrapped(f"note: {text}", width), sep="\n", file=sys.stderr, flush=True)
+    say(f"note: {text}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
@@ -29,10 +27,11 @@ from outrider_cli.chat.state import (
     write_messages,
 )
 from outrider_cli.generate.execute import wait_for_pair, wait_for_target
-from outrider_cli.render import Transcript, Words, visible, wrapped
+from outrider_cli.render import Transcript, Words
 from outrider_cli.screen import Progress, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
 from outrider_cli.statistics import cut_lines, statistics_lines, table_lines
+from outrider_cli.terminal import say
 
 _CHATML_MARKS = ("<|im_start|>", "<|im_end|>")
 _WHOLE = (FinishReason.END_OF_TEXT, FinishReason.STOP_SEQUENCE)
@@ -305,12 +304,6 @@ class ChatSession:
             self._status = self._runner.run(self._partner.status())
         lines = table_lines if all_of_them else statistics_lines
         show_lines(self._screen, lines(last, self._status))
-
-
-def say(text: str) -> None:
-    """Print a line that is no answer, on standard error; on a terminal no word is broken."""
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    print(*wrapped(visible(text), width, "  "), sep="\n", file=sys.stderr, flush=True)
 
 
 def forgotten_line(count: int) -> str:

@@ -28,8 +28,9 @@ from outrider_cli.demo.questions import (
     ratio_of,
     together,
 )
-from outrider_cli.render import FAINT, STYLES, Words, visible
+from outrider_cli.render import FAINT, STYLES, Words
 from outrider_cli.screen import open_console, own_command
+from outrider_cli.terminal import visible
 
 _LEGEND = {
     Origin.DRAFTED: "accepted draft",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outrider_cli.doctor.checks import Finding, Severity
-from outrider_cli.render import Line, Words, wrapped
+from outrider_cli.render import Line, Words
+from outrider_cli.terminal import wrapped
 from outrider_cli.verdict import UNSURE
 
 GAIN = "drafts"

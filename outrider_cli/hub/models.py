@@ -163,14 +163,13 @@ def _fetch(name: HubName, file: RepoSibling) -> Path:
     from huggingface_hub import hf_hub_download
 
     from outrider_cli.hub.download import download
-    from outrider_cli.render import visible
     from outrider_cli.screen import Progress
 
     folder, progress = _folder(name), Progress()
     lock = folder.parent / ".locks" / folder.name
     try:
         if (remote := _remote(name, file)) is not None:
-            shown = visible(file.rfilename.rpartition("/")[2])
+            shown = file.rfilename.rpartition("/")[2]
             say = _Shown(shown, remote.size, progress.say)
             download(remote, folder / "blobs", lock / f"{remote.sha256}.lock", say)
         return Path(hf_hub_download(name.repository, file.rfilename))

@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -199,12 +198,15 @@ async def _serve(services: LocalServices, steps: NextSteps) -> None:
 def _log_shower() -> OnLogLine:
     """Return what prints a service's log lines: as the service would where this process runs."""
     from outrider import logs
+    from outrider_cli.terminal import visible
 
     render = logs.renderer(sys.stderr.fileno())
 
     def show(role: str, line: str) -> None:
-        with suppress(ValueError):  # it is not what a service logs
+        try:
             line = render(json.loads(line))
+        except (ValueError, AttributeError, LookupError):  # it is not what a service logs
+            line = visible(line)
         print(f"{role}: {line}", file=sys.stderr, flush=True)
 
     return show
