@@ -58,8 +58,13 @@ class TrialStep(Enum):
     SEVERAL = "decoding several tokens at once"
     ONE = "decoding one token"
     NUMERICS = "comparing the bits of differently batched decodes"
+    HEAD = "timing the head"
     EXPECTED = "comparing what the draft and the target take for the next token"
     DONE = "nothing more"
+
+
+_MEASURING = (TrialStep.NUMERICS, TrialStep.HEAD, TrialStep.EXPECTED)
+"""Steps that only measure: one that takes too long says nothing about the build."""
 
 
 class TrialEnd(Enum):
@@ -138,7 +143,7 @@ def _judge_trial(library: LlamaBuild, trial: DecodeTrial) -> Finding:
     of = f" ({trial.model})" if trial.model else ""
     if trial.end is TrialEnd.SIGNAL:
         return _judge_death(library, trial, of)
-    if trial.end is TrialEnd.TIMEOUT and trial.step not in (TrialStep.NUMERICS, TrialStep.EXPECTED):
+    if trial.end is TrialEnd.TIMEOUT and trial.step not in _MEASURING:
         message = f"llama.cpp was still {trial.step.value} after {trial.seconds:.0f} s{of}"
         return Finding(
             "build", Severity.PROBLEM, message, "try again when the machine is less busy"

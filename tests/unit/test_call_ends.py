@@ -89,8 +89,7 @@ async def test_a_draft_says_that_the_orchestrator_stops_and_that_it_connects_aga
     await orchestrator.called.wait()
     await server.stop(0)
     assert await asyncio.wait_for(said.get(), 20.0) == (
-        f"lost the orchestrator at {address}: it is stopping;"
-        " connecting again within 5 s"
+        f"lost the orchestrator at {address}: it is stopping; connecting again within 5 s"
     )
     staying.cancel()
     await asyncio.gather(staying, return_exceptions=True)
