@@ -230,7 +230,7 @@ def _rebuild_for_gpu(library: LlamaBuild) -> str:
 def _install(library: LlamaBuild) -> str:
     """Return the command that installs llama.cpp, for the GPU where there is one."""
     if library.is_checkout and library.has_gpu_device:
-        return "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"
+        return "CMAKE_ARGS=-DGGML_CUDA=on make setup"
     if library.is_checkout:
         return "rm -f .venv/ready && make setup"
     if not library.version:
