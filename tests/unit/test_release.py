@@ -69,6 +69,26 @@ def test_checksums_are_of_all_files_but_their_own_and_sha256sum_reads_them(tmp_p
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 1
 
 
+def test_the_signature_of_a_rehearsal_is_none_of_a_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, sums, signers = tmp_path / "key", tmp_path / "SHA256SUMS", tmp_path / "allowed_signers"
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key), check=True)
+    signers.write_text(f"outrider {key.with_suffix('.pub').read_text()}")
+    monkeypatch.setattr(release, "SIGNERS", signers)
+    # As docs/releasing.md has it.
+    who = ("-f", signers, "-I", "outrider", "-n", "outrider", "-s", f"{sums}.sig")
+    for is_rehearsal in (False, True):
+        sums.write_text(f"digest {is_rehearsal}")
+        sums.with_suffix(".sig").unlink(missing_ok=True)
+        release.sign(sums, key, is_rehearsal)
+        with sums.open() as signed:
+            verify = ("ssh-keygen", "-Y", "verify", *who)
+            ended = subprocess.run(verify, stdin=signed, capture_output=True, check=False)
+        assert (ended.returncode != 0) is is_rehearsal
+    assert capsys.readouterr().out == "", "each verifies in its own namespace"
+
+
 def test_a_wheel_says_which_glibc_it_needs() -> None:
     name = "llama_cpp_python-0.3.36+outrider.0.1.0-py3-none-manylinux_2_34_x86_64.whl"
     assert release.platform_of(name) == ("2.34", "x86_64")
