@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.client import PeerState, PeerStatus, Status
 from outrider.rpc.channel import PLAIN
 from outrider_cli.forecasting import too_slow
+from outrider_cli.phrases import plural
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -33,7 +34,7 @@ def status_view(address: str, status: Status) -> Group:
 
     from outrider_cli.screen import FirstThatFits
 
-    in_flight = _count(status.active_generation_count, "generation") + " in flight"
+    in_flight = plural(status.active_generation_count, "generation") + " in flight"
     stopping = ", stopping" if status.draining else ""
     first = f"orchestrator {address} (version {status.version}), {in_flight}{stopping}"
     rows = list(_rows(status))
@@ -55,7 +56,7 @@ def _rows(status: Status) -> Iterator[_Row]:
         yield peer.role, peer.address.removeprefix(PLAIN), state, about
     for each in status.refused_drafts:
         model = f"{each.model_name}: " if each.model_name else ""
-        when = f"{_count(each.attempt_count, 'attempt')}, {each.since_seconds:.0f} s ago"
+        when = f"{plural(each.attempt_count, 'attempt')}, {each.since_seconds:.0f} s ago"
         about = f"{model}{each.reason} ({when})"
         state = Text("sent away", _STATE_STYLES[PeerState.REFUSED])
         yield "draft", each.address, state, about
@@ -121,7 +122,3 @@ def _drafting(status: Status) -> str:
 def waiting_line(status: Status) -> str:
     """Return what an orchestrator waits for before it can do its best."""
     return "; ".join(peer.detail for peer in status.peers if peer.detail) or "waiting"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -10,8 +10,7 @@ from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.footprint import Gpu
 from outrider.engine.heads import CarriedHead
 from outrider.engine.thread_choice import thread_choices
-from outrider_cli.memories import show_memory
-from outrider_cli.numerics import show_profile
+from outrider_cli.phrases import plural, show_memory, show_profile, show_size
 
 MEASURABLE_BYTES = 2 * 10**9
 """Models from here on are loaded only when asked for (`--measure`)."""
@@ -573,25 +572,5 @@ def judge_expiry(what: str, seconds: float) -> Finding | None:
     return None
 
 
-# --- words ---
-
-
-def show_size(count: int) -> str:
-    """Return a number of bytes for people."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
-
-
-def show_time(seconds: float) -> str:
-    """Return a duration for people."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
-
-
 def median_of(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -107,10 +107,11 @@ def doctor(
 
     if remeasure:
         from outrider.engine.measurements import forget
+        from outrider_cli.phrases import plural
         from outrider_cli.screen import note
 
         count = forget()
-        note(f"forgot the measurements of {count} model{'s' if count != 1 else ''}")
+        note(f"forgot the measurements of {plural(count, 'model')}")
     addresses = {"orchestrator": orchestrator, "target": target, "draft": draft}
     peers = {role: address for role, address in addresses.items() if address}
     hosted = _hosted(model, draft_model, engine, draft_engine, not peers)

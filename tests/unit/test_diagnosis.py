@@ -35,7 +35,6 @@ from outrider_cli.doctor.checks import (
     judge_versions,
     read_spin_count,
     show_size,
-    show_time,
     unmeasured,
 )
 from outrider_cli.doctor.head_checks import judge_heads
@@ -43,6 +42,7 @@ from outrider_cli.doctor.machine import nvidia_driver
 from outrider_cli.doctor.model_checks import Placed, judge_decodes, judge_memory, judge_models
 from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer, judge_peer
 from outrider_cli.doctor.report import all_well, finding_lines, judge_gain, judge_head_gain, verdict
+from outrider_cli.phrases import show_time
 from tests.support import chat_formats
 
 GB = 10**9

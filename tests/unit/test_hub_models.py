@@ -226,7 +226,7 @@ def test_a_disk_without_room_is_found_before_the_download(hub, monkeypatch):
     usage: Any = Mock(return_value=Mock(free=10**6))
     monkeypatch.setattr(shutil, "disk_usage", usage)
     line = refused(NAME)
-    assert "needs 4 MB, and " in line and " has room for 1 MB; HF_HOME" in line
+    assert "needs 4.2 MB, and " in line and " has room for 1.0 MB; HF_HOME" in line
     assert not downloads(hub)
 
 
