@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from outrider_cli.render import Line, Words
 from outrider_cli.terminal import say, visible
@@ -113,10 +113,19 @@ class _Colors:
 
 
 class Progress:
-    """One line on standard error about what is waited for. Shown on terminals only."""
+    """One line on standard error about what is waited for. Shown on terminals only.
+
+    As a context manager it leaves nothing on the screen.
+    """
 
     def __init__(self) -> None:
         self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     @property
     def is_live(self) -> bool:

@@ -86,21 +86,16 @@ class Backend:
 
     async def meet(self, speculates: bool) -> Status:
         """Return the status once there can be answers. Raises like `generate` does."""
-        progress = Progress()
-        try:
+        with Progress() as progress:
             if self._plan is None:
                 return await self._meet_remotely(progress, speculates)
             return await self._meet_locally(self._plan, progress)
-        finally:
-            progress.clear()
 
     async def _meet_locally(self, plan: LocalPlan, progress: Progress) -> Status:
         self._services = await self._stack.enter_async_context(local_services(plan))
         progress.say("starting the services")
         self._address = await self._services.start()
-        status = await self._services.watch(wait_for_pair(await self._connect(), progress))
-        progress.clear()
-        return status
+        return await self._services.watch(wait_for_pair(await self._connect(), progress))
 
     async def _meet_remotely(self, progress: Progress, speculates: bool) -> Status:
         status = await wait_for_target(await self._connect(), progress)

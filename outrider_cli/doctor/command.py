@@ -165,15 +165,12 @@ def _look(
     hosts = bool(hosted) or not peers
     security = connection.security()
     findings = [judge_versions(versions())]
-    progress = Progress()
-    try:
+    with Progress() as progress:
         if hosts:
             progress.say("trying llama.cpp")
             findings += _look_here(hosted, measure)
         progress.say("looking at the ports and the peers")
         findings += asyncio.run(_look_around(hosts, peers, listen, security))
-    finally:
-        progress.clear()
     return findings
 
 

@@ -166,16 +166,14 @@ def _fetch(name: HubName, file: RepoSibling) -> Path:
     from outrider_cli.hub.download import download
     from outrider_cli.screen import Progress
 
-    folder, progress = _folder(name), Progress()
+    folder = _folder(name)
     lock = folder.parent / ".locks" / folder.name
-    try:
+    with Progress() as progress:
         if (remote := _remote(name, file)) is not None:
             shown = file.rfilename.rpartition("/")[2]
             say = _Shown(shown, remote.size, progress.say)
             download(remote, folder / "blobs", lock / f"{remote.sha256}.lock", say)
         return Path(hf_hub_download(name.repository, file.rfilename))
-    finally:
-        progress.clear()
 
 
 class _Shown:

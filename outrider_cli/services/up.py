@@ -171,19 +171,16 @@ async def _serve(services: LocalServices, steps: NextSteps) -> None:
     from outrider_cli.screen import Progress, note, show_view
     from outrider_cli.status_table import status_view
 
-    progress = Progress()
     try:
-        async with OutriderClient(steps.address, steps.shown.security(), steps.name) as asked:
-            # A draft that cannot even load is a mistake; later on it may come and go.
-            status = await services.watch(wait_for_pair(asked, progress))
-        progress.clear()
+        with Progress() as progress:
+            security = steps.shown.security()
+            async with OutriderClient(steps.address, security, steps.name) as asked:
+                # A draft that cannot even load is a mistake; later on it may come and go.
+                status = await services.watch(wait_for_pair(asked, progress))
         show_view(status_view(steps.address, status))
     except CallFailed as error:
         # It wants a token of many, say. Those who are meant to call it, can.
-        progress.clear()
         note(f"it runs, but cannot be asked from here: {error}")
-    finally:
-        progress.clear()
     print("\n".join(steps.lines()), flush=True)
     while True:
         if services.draft is None:

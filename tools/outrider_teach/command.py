@@ -440,8 +440,7 @@ def _run(plan: _Plan) -> None:
     """Write, train, export and try."""
     from outrider_cli.screen import Progress
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         _announce(plan)
         if plan.asked.watches:
             _watch(plan, progress)
@@ -451,8 +450,6 @@ def _run(plan: _Plan) -> None:
         _return_memory()
         if plan.asked.tried:
             _try(plan, progress)
-    finally:
-        progress.clear()
     used = f"outrider up --model {plan.asked.model} --draft-model {plan.asked.out}"
     print(f"{plan.asked.out} is written. Use it:\n\n    {used}")
 
