@@ -45,7 +45,7 @@ def main() -> None:
         unpack(commit, checkout)
         print(f"release: building Outrider {version} of {commit[:12]}", flush=True)
         build(checkout, files, int(_run("git", "show", "--no-patch", "--format=%ct", commit)))
-        print("release: building llama.cpp, about 4 minutes unless in a rehearsal", flush=True)
+        print("release: building llama.cpp, 20 minutes of a core unless pip has it", flush=True)
         _build_llama(checkout, files, version, () if asked.rehearsal else ("--no-cache-dir",))
         print("release: listing what an installation has", flush=True)
         _write_sbom(checkout, files, version)
