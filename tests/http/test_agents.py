@@ -48,6 +48,7 @@ CALLS = {
     "codex": called("exec_command", cmd="cat a.py"),
     "continue": called("Read", filepath="/project/a.py"),
     "aider": "Let me look.",
+    "open_webui": called("get_current_timestamp"),
 }
 """What the model answers, by the program: a call of one of its tools, where it has any."""
 

@@ -11,8 +11,8 @@ FOLDER = Path(__file__).parents[1] / "http/agents"
 """Has a session a file, a request a line, with its long texts replaced, most of its tools left out
 and no personal data."""
 
-AGENTS = ("aider", "claude_code", "codex", "continue")
-"""aider 0.86, Claude Code 2.1, Codex 0.171, Continue's command 1.5."""
+AGENTS = ("aider", "claude_code", "codex", "continue", "open_webui")
+"""aider 0.86, Claude Code 2.1, Codex 0.171, Continue's command 1.5, a browser's Open WebUI 0.12."""
 
 
 def session(name: str) -> list[dict[str, Any]]:
