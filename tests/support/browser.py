@@ -28,6 +28,7 @@ _SWITCHES = (
     *("--headless", "--disable-gpu", "--no-first-run", "--disable-quic", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--force-color-profile=srgb"),
+    "--window-size=1300,1100",  # a trace counts a frame that changes nothing within it as dropped
 )
 
 
