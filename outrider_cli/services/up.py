@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -200,11 +201,14 @@ def _log_shower() -> OnLogLine:
     """Return what prints a service's log lines: as the service would where this process runs."""
     from outrider import logs
 
-    render = logs.renderer(sys.stderr.fileno())
+    descriptor = sys.stderr.fileno()
+    is_terminal = os.isatty(descriptor)
 
     def show(role: str, line: str) -> None:
-        with suppress(ValueError):  # it is not what a service logs
-            line = render(json.loads(line))
-        print(f"{role}: {line}", file=sys.stderr, flush=True)
+        shown = f"{role}: {line}"
+        if is_terminal:
+            with suppress(ValueError):  # it is not what a service logs
+                shown = logs.renderer(descriptor, role)(json.loads(line))
+        print(shown, file=sys.stderr, flush=True)
 
     return show
