@@ -154,7 +154,12 @@ def own_command() -> str:
     return os.path.relpath(sys.argv[0])
 
 
+def say(text: str, stream: TextIO, indent: int = 0) -> None:
+    """Print a line; a terminal wraps it between words, later lines indented by so many columns."""
+    width = shutil.get_terminal_size().columns if stream.isatty() else None
+    print(*wrapped(text, width, " " * indent), sep="\n", file=stream, flush=True)
+
+
 def note(text: str) -> None:
-    """Print one line that is good to know on standard error; a terminal wraps it between words."""
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    print(*wrapped(f"note: {text}", width), sep="\n", file=sys.stderr, flush=True)
+    """Print one line that is good to know on standard error."""
+    say(f"note: {text}", sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing, suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 from outrider.client import CallFailed, Conversation, Event, FinishReason, OutriderClient, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
+from outrider_cli import screen
 from outrider_cli.chat.line_input import Keyboard, open_keyboard
 from outrider_cli.chat.state import (
     COMMANDS,
@@ -29,7 +29,7 @@ from outrider_cli.chat.state import (
     write_messages,
 )
 from outrider_cli.generate.execute import wait_for_pair, wait_for_target
-from outrider_cli.render import Transcript, Words, visible, wrapped
+from outrider_cli.render import Transcript, Words, visible
 from outrider_cli.screen import Progress, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
 from outrider_cli.statistics import cut_lines, statistics_lines, table_lines
@@ -308,9 +308,8 @@ class ChatSession:
 
 
 def say(text: str) -> None:
-    """Print a line that is no answer, on standard error; on a terminal no word is broken."""
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    print(*wrapped(visible(text), width, "  "), sep="\n", file=sys.stderr, flush=True)
+    """Print a line that is no answer, on standard error."""
+    screen.say(visible(text), sys.stderr, indent=2)
 
 
 def forgotten_line(count: int) -> str:
@@ -320,9 +319,12 @@ def forgotten_line(count: int) -> str:
 
 
 def _names(status: Status) -> str:
-    named = {peer.role: peer.model.name for peer in status.peers if peer.model is not None}
-    target = named.get("target", "the target")
-    return f"{target}, drafted by {named['draft']}" if "draft" in named else f"{target} alone"
+    models = {peer.role: peer.model for peer in status.peers if peer.model is not None}
+    target, draft = models.get("target"), models.get("draft")
+    name = target.name if target else "the target"
+    by = draft.name if draft else target.own_draft if target else ""
+    by = by or ("the text itself" if status.text_sources else "")
+    return f"{name}, drafted by {by}" if by else f"{name} alone"
 
 
 def _write(path: str, text: str, overwrites: bool) -> None:
