@@ -222,7 +222,7 @@ def test_each_source_has_a_line_with_what_it_did_and_cost():
     lines = table_lines(transcript_of(numbers), STATUS)
     assert ["".join(words.text for words in line) for line in lines[3:7]] == [
         "sources      drafted  accepted   right of proposed   cost",
-        "  model           20        12                 n/a   1.50 s, 75000 us a token",
+        "  model           20        12                 n/a   1.50 s, 75.0 ms a token",
         "  prediction       0         0            61 of 80   n/a",
         "  suffix           4         3            61 of 80   1.2 ms, 300 us a token",
     ]
@@ -315,7 +315,7 @@ def test_a_text_without_a_rate_is_not_compared():
         (
             {"drafted_token_count": 0, "sources": (SUFFIX,)},
             True,
-            "Drafts would not save time here, so none were made; nothing is lost.",
+            "Drafts would not save time here, so none were made.",
         ),
         ({"drafted_token_count": 0, "sources": (SUFFIX,)}, False, "Nothing was drafted."),
     ],
