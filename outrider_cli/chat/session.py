@@ -196,7 +196,8 @@ class ChatSession:
             stops = tuple(dict.fromkeys((*self._talk.options.stop_sequences, *_CHATML_MARKS)))
             self._talk.options = replace(self._talk.options, stop_sequences=stops)
         if self._keyboard.is_interactive:
-            say(f"{_names(status)}; /help lists the commands")
+            say(_names(status))
+            say("/help lists the commands")
 
     def step(self) -> None:
         """Read one text and do what it wants. Raises ServiceStopped, which is the end."""
@@ -246,6 +247,8 @@ class ChatSession:
             say("(cut)")
             if not self._keyboard.is_interactive:
                 raise
+        if self._keyboard.is_interactive:
+            say("")
 
     def _hear(self, question: str) -> None:
         """Show an answer as it comes, and keep as much of it as came."""

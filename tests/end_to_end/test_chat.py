@@ -162,7 +162,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(chat: Callable[..., Terminal],
     until(lambda: len(terminal.shown) > before + 20)
     began = time.monotonic()
     terminal.type(CTRL_C)
-    terminal.wait_for("(cut)\n> ")
+    terminal.wait_for("(cut)\n\n> ")
     assert time.monotonic() - began < 1
     assert "before the cut" in statistics(terminal)
     until(lambda: "0 generations in flight" in status(orchestrator).out, seconds=5)
