@@ -258,10 +258,10 @@ def test_a_chat_of_its_own_leaves_nothing_behind(open_chat: Open, tiny: tuple[st
 def test_old_turns_make_room_in_a_full_context(open_chat: Open, tiny: tuple[str, ...]):
     terminal = open_chat(*tiny, "--no-draft", "--ignore-eos")
     terminal.enter("read a line")
-    terminal.wait_for("(cut: context full)\n> ")
+    terminal.wait_for("(cut: context full)\n\n> ")
     terminal.enter("and another one")
     terminal.wait_for("the oldest turn is kept, but not sent any more")
-    terminal.wait_for("(cut: context full)\n> ")
+    terminal.wait_for("(cut: context full)\n\n> ")
 
 
 def test_a_service_that_dies_ends_the_chat_in_one_line(open_chat: Open, tiny: tuple[str, ...]):

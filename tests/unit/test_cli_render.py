@@ -19,7 +19,6 @@ from outrider.client import (
     Origin,
     PeerState,
     PeerStatus,
-    Request,
     RoundReport,
     SourceStatistics,
     Started,
@@ -30,7 +29,6 @@ from outrider.client import (
 )
 from outrider.messages import Rule
 from outrider.speculation import LOCAL_DRAFTERS, MODELS
-from outrider_cli.chat.state import COMMANDS, ChatState, Reply
 from outrider_cli.render import STYLES, Line, Transcript, Words, source_style, visible, wrapped
 from outrider_cli.statistics import (
     Comparison,
@@ -467,11 +465,3 @@ def test_no_word_is_broken_and_none_is_lost() -> None:
 def test_a_pipe_gets_one_line() -> None:
     assert wrapped("some words " * 40, None) == ["some words " * 40]
     assert wrapped("", 80) == [""]
-
-
-def test_every_command_of_a_chat_has_one_line_of_80_columns() -> None:
-    told = COMMANDS["help"].run(ChatState(Request(""), ""), "")
-    assert isinstance(told, Reply)
-    commands = [line for line in told.lines if line.startswith("/")]
-    assert len(commands) == len(COMMANDS)
-    assert max(map(len, commands)) <= 80
