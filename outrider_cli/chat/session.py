@@ -30,7 +30,7 @@ from outrider_cli.chat.state import (
 )
 from outrider_cli.generate.execute import wait_for_pair, wait_for_target
 from outrider_cli.render import Transcript, Words, visible
-from outrider_cli.screen import Progress, note, open_screen, show_lines
+from outrider_cli.screen import Progress, Prose, Screen, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
 from outrider_cli.statistics import cut_lines, statistics_lines, table_lines
 
@@ -183,6 +183,7 @@ class ChatSession:
         self._runner = runner
         self._keyboard = keyboard
         self._screen = open_screen()
+        self._answer: Screen = self._screen
         self._last: Transcript | None = None
         self._status: Status | None = None
         self.is_open = True
@@ -253,6 +254,7 @@ class ChatSession:
     def _hear(self, question: str) -> None:
         """Show an answer as it comes, and keep as much of it as came."""
         transcript = Transcript()
+        self._answer = Prose(self._screen) if sys.stdout.isatty() else self._screen
 
         def show(event: Event) -> None:
             transcript.add(event)
@@ -266,13 +268,15 @@ class ChatSession:
 
     def _show(self, event: Event) -> None:
         for words in Transcript.words(event):
-            self._screen.show(words if self._talk.is_coloured else Words(words.text))
+            self._answer.show(words if self._talk.is_coloured else Words(words.text))
 
     def _keep(self, question: str, transcript: Transcript) -> None:
         """Put what came into the history, and the cursor below it."""
         finished, text = transcript.finished, transcript.text
         if transcript.started is not None:
             self._last = transcript
+        if isinstance(self._answer, Prose):
+            self._answer.flush()
         if text and not text.endswith("\n"):
             self._screen.show(Words("\n"))
         if finished is None and not text:

@@ -30,6 +30,7 @@ from outrider.client import (
 from outrider.messages import Rule
 from outrider.speculation import LOCAL_DRAFTERS, MODELS
 from outrider_cli.render import STYLES, Line, Transcript, Words, source_style, visible, wrapped
+from outrider_cli.screen import Prose
 from outrider_cli.statistics import (
     Comparison,
     cut_lines,
@@ -460,6 +461,38 @@ def test_no_word_is_broken_and_none_is_lost() -> None:
         lines = wrapped(text, width, "  ")
         assert " ".join(" ".join(lines).split()) == text
         assert all(len(line) <= width for line in lines if "/" not in line)
+
+
+class Shown:
+    """Keeps what is printed."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def show(self, words: Words) -> None:
+        self.text += words.text
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (("one two th", "ree four"), "one two\nthree four"),
+        (("a  b\n    in", "dented"), "a  b\n    indented"),
+        (("x" * 25, " y"), "x" * 25 + "\ny"),
+        (("中文" * 4, "字"), "中文" * 2 + "中\n" + "文中文字"),
+        (("exactly 11\n\n",), "exactly 11\n\n"),
+    ],
+)
+def test_an_answer_is_broken_between_words_as_it_comes(
+    pieces: tuple[str, ...], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "11")
+    screen = Shown()
+    prose = Prose(screen)
+    for piece in pieces:
+        prose.show(Words(piece))
+    prose.flush()
+    assert screen.text == shown
 
 
 def test_a_pipe_gets_one_line() -> None:

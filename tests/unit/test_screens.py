@@ -222,7 +222,9 @@ _ANSWERS: dict[str, list[Event]] = {
         ("Paris is", Origin.PLAIN),
         (" the capital", Origin.DRAFTED),
         (" of France", Origin.CORRECTED),
-        (".", Origin.BONUS),
+        (", and", Origin.BONUS),
+        (" known for its art, its museums and the tower that stands by its ri", Origin.PLAIN),
+        ("ver, the Seine.", Origin.PLAIN),
     ),
     "think first": events_of(
         ("<think>\nThey want thoughts.\n</think>\n\n", Origin.PLAIN), ("Done.", Origin.DRAFTED)
