@@ -13,6 +13,13 @@ help: ## list the targets
 
 setup: $(READY) ## prepare .venv: llama.cpp, Outrider, the test tools
 
+# What is built with other CMAKE_ARGS is built anew; without any it stays as it is.
+ifneq ($(origin CMAKE_ARGS),undefined)
+ifneq ($(strip $(value CMAKE_ARGS)),$(strip $(shell cat .venv/cmake-args 2>/dev/null)))
+.PHONY: $(READY)
+endif
+endif
+
 $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 	@scripts/setup
 	@touch $@

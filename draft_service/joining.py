@@ -13,7 +13,7 @@ import grpc
 from draft_service.servicer import Write
 from draft_service.translations import VocabularyLesson
 from outrider import logs, request_scope, tracing, wire
-from outrider.backoff import Backoff
+from outrider.backoff import LONGEST_PAUSE, Backoff
 from outrider.errors import InvalidConfig, OutriderError, Unauthenticated
 from outrider.rpc.channel import explain_refusal, open_channel, speaks_http_1, why_unreachable
 from outrider.rpc.security import ClientSecurity, Metadata, credentials_of, metadata_of
@@ -86,7 +86,8 @@ class Joining:
                 if lasts and not self._has_joined:
                     raise InvalidConfig("join", why)
                 if membership.joined or why != before:
-                    logs.warning("outrider.draft", "not joined", address=self._address, detail=why)
+                    detail = f"{why}; connecting again within {LONGEST_PAUSE:.0f} s"
+                    logs.warning("outrider.draft", "not joined", detail=detail)
                 before = why
                 if membership.joined:
                     backoff.reset()
@@ -112,7 +113,7 @@ class Joining:
             is_sure = isinstance(refusal, Unauthenticated) or speaks_http_1(error)
             why = _explain(error, refusal, self._address)
             return why, is_sure or error.code() in _LASTING
-        return "the orchestrator ended it", False
+        return f"the orchestrator at {self._address} ended it", False
 
 
 def _explain(error: grpc.aio.AioRpcError, refusal: OutriderError | None, address: str) -> str:
@@ -123,7 +124,7 @@ def _explain(error: grpc.aio.AioRpcError, refusal: OutriderError | None, address
         return f"the orchestrator at {address} refuses this draft: {error.details()}"
     if why := why_unreachable(error, address):
         return f"no orchestrator answers at {address}: {why}"
-    return str(refusal or describe(error))
+    return str(refusal or f"lost the orchestrator at {address}: {describe(error)}")
 
 
 class _Membership:

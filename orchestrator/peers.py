@@ -265,7 +265,7 @@ class DialledPeer(Peer):
             return
         known = self.state in (PeerState.READY, PeerState.LOST)
         state = PeerState.LOST if known else PeerState.CONNECTING
-        why = why_unreachable(error, self.address) or error.code().name
+        why = why_unreachable(error, self.address) or describe(error)
         waiting = f"waiting for {self.named} ({why})"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             waiting = f"what answers at {self.address} is not a {self.role}"

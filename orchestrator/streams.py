@@ -11,7 +11,7 @@ import grpc
 from outrider import request_scope, tracing, wire
 from outrider.errors import InvalidRequest, ModelChanged, OutriderError
 from outrider.messages import SessionParameters
-from outrider.rpc.statuses import read_error_info
+from outrider.rpc.statuses import describe_end, read_error_info
 from outrider.tracing import NOTHING, TracedKind, TraceSpan
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages
@@ -55,7 +55,7 @@ class StreamLost(Exception):
     """
 
     def __init__(self, code: grpc.StatusCode, detail: str, trailing: Any = None) -> None:
-        super().__init__(f"{code.name}: {detail}")
+        super().__init__(describe_end(code, detail))
         self.code = code
         self.final = code in REFUSALS
         self.breaks_protocol = False

@@ -6,10 +6,8 @@ Exit codes: 0 done, 1 refused or failed, 2 not a valid command line, 130 interru
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,10 +101,8 @@ def _prompt_hint(error: Any) -> str:
 
 
 def _complain(message: str, code: int) -> int:
+    from outrider_cli.terminal import say
+
     if message:
-        line = f"outrider: {' '.join(message.split())}"
-        if sys.stderr.isatty():
-            edge = shutil.get_terminal_size().columns
-            line = textwrap.fill(line, edge, break_long_words=False, break_on_hyphens=False)
-        print(line, file=sys.stderr)
+        say(f"outrider: {' '.join(message.split())}")
     return code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outrider.core.forecast import Conditions, Forecast, Mode, forecasts, frame_size, serial
@@ -92,6 +92,27 @@ def pays(
 ) -> bool:
     """Return whether drafts are expected to save more time than a forecast is off by."""
     return best_over_alone(measured, acceptance, n_max, price) > 1 + UNSURE
+
+
+def head_pays_from(
+    decode_costs: Sequence[tuple[int, float]],
+    token_seconds: float,
+    most_tokens: int = 0,
+    price: RejectionCost = NO_REJECTION_COST,
+) -> float | None:
+    """Return the acceptance rate from which on a head in its target's process pays; None: none.
+
+    It drafts `most_tokens` after a text, 0: any number. Costs are pairs of rows and seconds.
+    """
+    measured = replace(
+        on_one_machine(),
+        decode_costs=tuple(decode_costs),
+        draft_token_seconds=token_seconds,
+        takes_turns=True,
+        head=True,
+    )
+    n_max = most_tokens or 16
+    return least(lambda acceptance: pays(measured, acceptance, n_max, price), 0.0, 0.99)
 
 
 def reach(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -39,9 +38,6 @@ _SOURCE_STYLES = {
 _BRANCH_STYLES = ("underline cyan", "underline magenta", "underline bright_blue", "underline red")
 """Of runner-up lines, as many as the page has; underlined, which no source is."""
 
-_CONTROL_CODES = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
-_CONTROLS = {code: f"\\x{code:02x}" for code in _CONTROL_CODES}
-
 
 @dataclass(frozen=True, slots=True)
 class Words:
@@ -62,28 +58,6 @@ def source_style(name: str) -> str:
 def branch_style(number: int, first: str = "") -> str:
     """Return the style of a draft's line by its number; `first` is that of line 0."""
     return _BRANCH_STYLES[(number - 1) % len(_BRANCH_STYLES)] if number else first
-
-
-def visible(text: str) -> str:
-    """Return text that cannot move a terminal's cursor or change its settings."""
-    return text.translate(_CONTROLS)
-
-
-def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
-    """Return a text in lines of at most so many columns, of which later ones are indented.
-
-    Only a terminal has an edge: without a width the text stays one line. No word is broken; one
-    that is longer than a line has a line of its own.
-    """
-    if width is None or not text:
-        return [text]
-    return textwrap.wrap(
-        text,
-        max(20, width),
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 @dataclass(slots=True)

@@ -8,9 +8,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from outrider_cli.render import Line, Words, visible, wrapped
+from outrider_cli.render import Line, Words
+from outrider_cli.terminal import say, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -31,14 +32,10 @@ def open_screen() -> Screen:
 
 def open_console() -> Console:
     """Return rich's console on standard output, with escape codes where they are welcome."""
-    from rich.console import Console
+    from outrider_cli.console import SafeConsole
 
     takes_codes = _takes_codes(sys.stdout)
-    return Console(
-        highlight=False,
-        force_terminal=takes_codes,
-        color_system="auto" if takes_codes else None,
-    )
+    return SafeConsole(force_terminal=takes_codes, color_system="auto" if takes_codes else None)
 
 
 def _takes_codes(stream: TextIO) -> bool:
@@ -59,10 +56,9 @@ _UNBROKEN = 10_000  # columns: only a terminal has an edge
 
 def show_view(view: RenderableType) -> None:
     """Print what rich lays out on standard output, within a terminal's edge."""
-    from rich.console import Console
+    from outrider_cli.console import SafeConsole
 
-    console = Console(
-        highlight=False,
+    console = SafeConsole(
         color_system="auto" if _takes_codes(sys.stdout) else None,
         width=None if sys.stdout.isatty() else _UNBROKEN,
     )
@@ -109,9 +105,9 @@ class _Colors:
     """Prints with styles."""
 
     def __init__(self) -> None:
-        from rich.console import Console
+        from outrider_cli.console import SafeConsole
 
-        self._console = Console(highlight=False)
+        self._console = SafeConsole()
 
     def show(self, words: Words) -> None:
         self._console.out(visible(words.text), style=words.style or None, end="")
@@ -160,10 +156,19 @@ class Prose:
 
 
 class Progress:
-    """One line on standard error about what is waited for. Shown on terminals only."""
+    """One line on standard error about what is waited for. Shown on terminals only.
+
+    As a context manager it leaves nothing on the screen.
+    """
 
     def __init__(self) -> None:
         self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     @property
     def is_live(self) -> bool:
@@ -174,12 +179,13 @@ class Progress:
         """Show this text in place of the last one."""
         if not self.is_live:
             return
-        from rich.console import Console
         from rich.status import Status
         from rich.text import Text
 
+        from outrider_cli.console import SafeConsole
+
         if self._status is None:
-            self._status = Status("", console=Console(stderr=True))
+            self._status = Status("", console=SafeConsole(stderr=True))
             self._status.start()
         self._status.update(Text(text))
 
@@ -197,12 +203,6 @@ def own_command() -> str:
     return os.path.relpath(sys.argv[0])
 
 
-def say(text: str, stream: TextIO, indent: int = 0) -> None:
-    """Print a line; a terminal wraps it between words, later lines indented by so many columns."""
-    width = shutil.get_terminal_size().columns if stream.isatty() else None
-    print(*wrapped(text, width, " " * indent), sep="\n", file=stream, flush=True)
-
-
 def note(text: str) -> None:
-    """Print one line that is good to know on standard error."""
-    say(f"note: {text}", sys.stderr)
+    """Print one line that is good to know on standard error; a terminal wraps it between words."""
+    say(f"note: {text}")

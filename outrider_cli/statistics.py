@@ -20,6 +20,7 @@ from outrider.client import (
     Statistics,
     Status,
 )
+from outrider_cli.phrases import plural
 from outrider_cli.render import FAINT, STYLES, Line, Transcript, Words, source_style
 from outrider_cli.verdict import estimate, sentence
 
@@ -105,7 +106,7 @@ def _prompt_briefly(numbers: Statistics) -> str:
     # The rate of a prompt that was not read would be no rate.
     how = f"{cached} of them cached" if cached else _speed(numbers.prompt_tokens_per_second)
     first = f"first token after {_seconds(numbers.first_token_seconds)}"
-    return f"{_count(numbers.prompt_token_count, 'token')}, {how}, {first}"
+    return f"{plural(numbers.prompt_token_count, 'token')}, {how}, {first}"
 
 
 def _generated_briefly(numbers: Statistics) -> str:
@@ -134,7 +135,7 @@ def _drafts_briefly(numbers: Statistics, origins: Sequence[Origin]) -> list[Word
 
 
 def _compared(comparison: Comparison) -> str:
-    runs = _count(len(comparison.without), "run")
+    runs = plural(len(comparison.without), "run")
     fast, slow = median(comparison.with_drafts), median(comparison.without)
     text = "same text" if comparison.same_text else "another text"
     return f"{runs} each: {fast:.1f} tokens/s with drafts, {slow:.1f} without; {text}"
@@ -186,7 +187,7 @@ def table_lines(
 
 def cut_lines(transcript: Transcript) -> list[Line]:
     """Return what is known of a generation that was not finished."""
-    count = _count(len(transcript.token_ids), "token")
+    count = plural(len(transcript.token_ids), "token")
     return [
         _labelled("generated", f"{count} before the cut"),
         [Words(_label("origins"), FAINT), *_origins(transcript.origins)],
@@ -206,12 +207,12 @@ def _prompt(numbers: Statistics) -> str:
     speed = _speed(numbers.prompt_tokens_per_second)
     cached = numbers.cached_token_count
     known = f", {cached} of them cached" if cached else ""
-    return f"{_count(count, 'token')} in {_seconds(seconds)}, {speed}{known}"
+    return f"{plural(count, 'token')} in {_seconds(seconds)}, {speed}{known}"
 
 
 def _generated(numbers: Statistics) -> str:
     count, seconds = numbers.generated_token_count, numbers.generation_seconds
-    return f"{_count(count, 'token')} in {_seconds(seconds)}, {_speed(numbers.tokens_per_second)}"
+    return f"{plural(count, 'token')} in {_seconds(seconds)}, {_speed(numbers.tokens_per_second)}"
 
 
 def _drafted(numbers: Statistics) -> str:
@@ -219,8 +220,8 @@ def _drafted(numbers: Statistics) -> str:
     shown = _NOTHING if rate is None else f"{rate:.3f}"
     drafted, accepted = numbers.drafted_token_count, numbers.accepted_token_count
     steps = numbers.draft_time.step_count
-    counted = "" if steps is None else f", {_count(steps, 'draft step')}"
-    return f"{_count(drafted, 'token')}, {accepted} accepted, acceptance rate {shown}{counted}"
+    counted = "" if steps is None else f", {plural(steps, 'draft step')}"
+    return f"{plural(drafted, 'token')}, {accepted} accepted, acceptance rate {shown}{counted}"
 
 
 def _source_lines(sources: Sequence[SourceStatistics]) -> list[Line]:
@@ -303,7 +304,7 @@ def _faults(numbers: Statistics) -> list[Line]:
     draft, target = numbers.draft_fault_count, numbers.target_fault_count
     if not draft and not target:
         return []
-    return [_labelled("mended", f"draft {_count(draft, 'time')}, target {_count(target, 'time')}")]
+    return [_labelled("mended", f"draft {plural(draft, 'time')}, target {plural(target, 'time')}")]
 
 
 def _foreseen(numbers: Statistics) -> list[Line]:
@@ -324,10 +325,6 @@ def _speed(value: float | None) -> str:
 
 def _share(part: float, total: float) -> str:
     return f"{100 * part / total:.0f} %" if total else _NOTHING
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # --- JSON ---

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.client import PeerState, PeerStatus, Status
 from outrider.rpc.channel import PLAIN
 from outrider_cli.forecasting import too_slow
-from outrider_cli.render import visible
+from outrider_cli.phrases import plural
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -34,12 +34,12 @@ def status_view(address: str, status: Status) -> Group:
 
     from outrider_cli.screen import FirstThatFits
 
-    in_flight = _count(status.active_generation_count, "generation") + " in flight"
+    in_flight = plural(status.active_generation_count, "generation") + " in flight"
     stopping = ", stopping" if status.draining else ""
     first = f"orchestrator {address} (version {status.version}), {in_flight}{stopping}"
     rows = list(_rows(status))
     peers = FirstThatFits(_table(rows), _list(rows))
-    return Group(Text(first), peers, Text(visible(_drafting(status))))
+    return Group(Text(first), peers, Text(_drafting(status)))
 
 
 _Row = tuple[str, str, "Text", str]
@@ -53,13 +53,13 @@ def _rows(status: Status) -> Iterator[_Row]:
     for peer in status.peers:
         state = Text(peer.state.value, _STATE_STYLES.get(peer.state, "yellow"))
         about = peer.detail or ", ".join(_facts(peer))
-        yield peer.role, visible(peer.address.removeprefix(PLAIN)), state, visible(about)
+        yield peer.role, peer.address.removeprefix(PLAIN), state, about
     for each in status.refused_drafts:
         model = f"{each.model_name}: " if each.model_name else ""
-        when = f"{_count(each.attempt_count, 'attempt')}, {each.since_seconds:.0f} s ago"
+        when = f"{plural(each.attempt_count, 'attempt')}, {each.since_seconds:.0f} s ago"
         about = f"{model}{each.reason} ({when})"
         state = Text("sent away", _STATE_STYLES[PeerState.REFUSED])
-        yield "draft", visible(each.address), state, visible(about)
+        yield "draft", each.address, state, about
 
 
 def _table(rows: Sequence[_Row]) -> Table:
@@ -112,7 +112,7 @@ def _drafting(status: Status) -> str:
     drafts = [peer.model.name for peer in ready if peer.role == "draft" and peer.model]
     is_known = bool(drafts)  # what a token takes, of a draft service alone
     drafts += [peer.model.own_draft for peer in ready if peer.model and peer.model.own_draft]
-    names = sorted({visible(name) for name in drafts})
+    names = sorted(set(drafts))
     models = ", ".join(names) if len(names) <= 2 else f"{len(names)} draft models"
     said = f"speculating with {' and '.join(filter(None, (models, sources))) or 'drafts'}"
     slow = too_slow(status.controller) if is_known else ""
@@ -122,7 +122,3 @@ def _drafting(status: Status) -> str:
 def waiting_line(status: Status) -> str:
     """Return what an orchestrator waits for before it can do its best."""
     return "; ".join(peer.detail for peer in status.peers if peer.detail) or "waiting"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _MOST_GENERATIONS = 20  # generations that are listed
 _STYLES = {"ready": "green", "loading": "yellow", "connecting": "yellow"}
+
+_Row: TypeAlias = "tuple[str, Text, str, *tuple[str, ...]]"
+"""Address, state and model of a peer, and its numbers."""
 
 
 @spread
@@ -45,11 +48,10 @@ def top(
 
 
 async def _watch(address: str, connection: ClientOptions, interval: float, once: bool) -> None:
-    from rich.console import Console
-
     from outrider.client import OutriderClient
+    from outrider_cli.console import SafeConsole
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     async with OutriderClient(address, connection.security()) as client:
         view = TopView(address)
         if once:
@@ -143,7 +145,7 @@ class TopView:
         )
 
     def _targets(self, status: Status) -> FirstThatFits:
-        rows = []
+        rows: list[_Row] = []
         for peer in status.peers:
             if peer.role != "target":
                 continue
@@ -168,7 +170,9 @@ class TopView:
         return f"{decoding / opened:.0%}" if opened > 0 else ""
 
     def _drafts(self, status: Status) -> FirstThatFits:
-        rows = []
+        from rich.text import Text
+
+        rows: list[_Row] = []
         for peer in status.peers:
             if peer.role == "draft":
                 how = "joined" if peer.joined else ""
@@ -176,7 +180,7 @@ class TopView:
                 numbers = (str(peer.generation_count), rate, how, _trip(peer))
                 rows.append((*_named(peer), *numbers))
         for each in status.refused_drafts:
-            away = (_safe(each.address), "[red]sent away[/]", _safe(each.model_name))
+            away = (each.address, Text("sent away", "red"), each.model_name)
             rows.append((*away, "", "", "", ""))
         return _peers(("draft", "state", "model", "texts", "tokens/s", "", "round trip"), rows)
 
@@ -202,15 +206,13 @@ def _troubles(status: Status) -> list[Text]:
     """Return what is wrong with peers, a line each."""
     from rich.text import Text
 
-    from outrider_cli.render import visible
-
     said = [(each.address, each.detail) for each in status.peers if each.detail]
     said += [(each.address, each.reason) for each in status.refused_drafts]
-    lines = [Text(visible(f"{address}: {why}"), style="yellow") for address, why in said]
+    lines = [Text(f"{address}: {why}", style="yellow") for address, why in said]
     return [Text(""), *lines] if lines else []
 
 
-def _peers(names: Sequence[str], rows: Sequence[Sequence[str]]) -> FirstThatFits:
+def _peers(names: Sequence[str], rows: Sequence[_Row]) -> FirstThatFits:
     """Return a table of peers; where it is too wide, each model stands below its address."""
     from outrider_cli.screen import FirstThatFits
 
@@ -231,19 +233,12 @@ def _table(*names: str) -> Table:
     return table
 
 
-def _named(peer: PeerStatus) -> tuple[str, str, str]:
+def _named(peer: PeerStatus) -> tuple[str, Text, str]:
+    from rich.text import Text
+
     state = peer.state.value
-    shown = f"[{_STYLES.get(state, 'red')}]{state}[/]"
-    return _safe(peer.address), shown, _safe(peer.model.name if peer.model else "")
-
-
-def _safe(text: str) -> str:
-    """Return what others wrote, without orders to the terminal or to rich."""
-    from rich.markup import escape
-
-    from outrider_cli.render import visible
-
-    return escape(visible(text))
+    shown = Text(state, _STYLES.get(state, "red"))
+    return peer.address, shown, peer.model.name if peer.model else ""
 
 
 def _trip(peer: PeerStatus) -> str:

@@ -18,8 +18,9 @@ from jinja2 import TemplateSyntaxError, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_indent, make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 from outrider.errors import InvalidRequest
@@ -100,6 +101,14 @@ def _raise_exception(message: object = "refused by the chat template") -> NoRetu
     raise InvalidRequest("messages", _one_line(message))
 
 
+_KEEPERS = (dict, Namespace, Cycler, Joiner, _raise_exception)
+"""Functions that keep or print the numbers they are given. To any other one a number may be a
+width that is padded to, so each costs as much as it says; so, too, for filters and methods."""
+_OWN_KEEPERS = (dict, list, LoopContext, Cycler)  # whose methods do
+_CHOOSING = frozenset({"groupby", "map", "reject", "rejectattr", "select", "selectattr"})
+_KEEPING_FILTERS = _CHOOSING | {"d", "default", "float", "int", "sum"}
+
+
 class _Generation(Extension):
     """`{% generation %}` marks what a model is trained on and changes no text."""
 
@@ -150,7 +159,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.finalize = self._emit  # needs a context, hence not at compile time
         self.globals["raise_exception"] = _raise_exception
         del self.globals["lipsum"]  # random
-        known = {k: self._counted(v) for k, v in self.filters.items() if k not in _NO_FILTERS}
+        known = {k: self._counted(k, v) for k, v in self.filters.items() if k not in _NO_FILTERS}
         own = {"tojson": self._to_json, "join": self._join, "replace": self._replace}
         self.filters = {**known, **own, "indent": self._indent, "step": self._step}
 
@@ -212,7 +221,8 @@ class _Environment(ImmutableSandboxedEnvironment):
             return self._replace(owner, *args)
         if isinstance(owner, str) and function.__name__ == "format":
             return self._format(owner, args)
-        if isinstance(function, Macro):  # all that it does with a number is counted there
+        keeps = isinstance(function, Macro) or isinstance(owner, _OWN_KEEPERS)
+        if keeps or function in _KEEPERS:  # what a macro does with a number is counted there
             self._spend(STEP + _ITEM * (len(args) + len(kwargs)))
         else:
             self._spend_widths(args, kwargs)
@@ -220,10 +230,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         self._spend_made(made)
         return made
 
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        has_widths = name not in _KEEPING_FILTERS
+
         @functools.wraps(function)  # with the marks that say what jinja2 passes first
         def counted(*args: Any, **kwargs: Any) -> Any:
-            self._spend_widths(args[1:], kwargs)
+            if has_widths:
+                self._spend_widths(args[1:], kwargs)
+            else:
+                self._spend(STEP)
             made = function(*args, **kwargs)
             self._spend_made(made)
             return made

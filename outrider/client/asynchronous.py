@@ -17,7 +17,7 @@ from outrider.request import INT32_MAX, Conversation, Request, check_text
 from outrider.response import Event, Started, Token
 from outrider.rpc.channel import explain_refusal, open_channel, why_unreachable
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, metadata_of
-from outrider.rpc.statuses import read_error_info
+from outrider.rpc.statuses import describe, read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.wire_requests import write_chat, write_request
@@ -193,7 +193,7 @@ class OutriderClient:
         info = read_error_info(error.trailing_metadata())
         if info is not None:
             return CallFailed(info.reason, status, error.details() or "", dict(info.metadata))
-        message = _NO_ANSWER.get(error.code(), f"{status}: {error.details() or 'no details'}")
+        message = _NO_ANSWER.get(error.code(), describe(error))
         message = message.format(address=self.address)
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             why = why_unreachable(error, self.address)

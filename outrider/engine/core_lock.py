@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from outrider import logs
 from outrider.threads import available_cores
 
 _POLL = 0.001
@@ -24,6 +25,9 @@ _POLL = 0.001
 
 _LONGEST_WAIT = 2.0
 """Seconds for which a holder is waited for: more than any decode but of a long prompt takes."""
+
+_NOTED_SECONDS = 3.0
+"""s; of a wait before a start that is logged: a person who watches it wonders soon after."""
 
 
 class CoreLock(Protocol):
@@ -87,6 +91,7 @@ class SharedCores:
         self._count = min(thread_count, core_count)
         self._held: int | None = None  # the first core that is locked; None while none is
         self._waiting_since: float | None = None  # None while it does not wait
+        self._is_noted = False  # whether a wait was logged; one line is enough
 
     def take(self, now: float) -> float:
         """Lock free cores; see CoreLock."""
@@ -105,9 +110,17 @@ class SharedCores:
 
     def wait(self, seconds: float) -> None:
         """Lock free cores, however long others hold them up to a limit; see CoreLock."""
-        deadline = time.monotonic() + seconds
-        while not self._lock_any() and time.monotonic() < deadline:
+        begin = time.monotonic()
+        while not self._lock_any() and (waited := time.monotonic() - begin) < seconds:
+            if waited >= _NOTED_SECONDS and not self._is_noted:
+                self._is_noted = True
+                self._note_wait(seconds)
             time.sleep(_POLL)
+
+    def _note_wait(self, seconds: float) -> None:
+        cores = f"{self._count} of {self.core_count} cores, on which other models of yours decode"
+        detail = f"{cores}; after {seconds:.0f} s it measures beside them"
+        logs.event("outrider.engine", "waiting for cores", detail=detail)
 
     def try_take(self) -> bool:
         """Lock free cores if there are any now; see CoreLock."""

@@ -217,7 +217,7 @@ def explain_refusal(
     return PeerUnavailable(f"{service} hangs up; it may want {missing}")
 
 
-_UNREACHABLE = (
+UNREACHABLE = (  # what gRPC writes, and what it means; the first that fits
     ("Connection refused", "the connection is refused"),
     ("errors resolving", "its name cannot be resolved"),
     ("DNS resolution failed", "its name cannot be resolved"),
@@ -240,7 +240,7 @@ def why_unreachable(error: grpc.aio.AioRpcError, address: str) -> str:
     A proxy that the environment puts before the address is named.
     """
     details = error.details() or ""
-    why = next((meaning for words, meaning in _UNREACHABLE if words in details), "")
+    why = next((meaning for words, meaning in UNREACHABLE if words in details), "")
     proxy = _proxy_before(read_address("address", address))
     if not proxy:
         return why

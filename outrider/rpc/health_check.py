@@ -8,6 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from outrider.errors import DeadlinePassed, InvalidConfig, PeerUnavailable
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
+from outrider.rpc.statuses import describe
 
 
 async def check(
@@ -40,4 +41,4 @@ def _failure(error: grpc.aio.AioRpcError, address: str, security: ClientSecurity
         return DeadlinePassed(f"the service at {address} did not answer in time")
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return PeerUnavailable(f"no service answers at {address}")
-    return PeerUnavailable(f"what answers at {address} has no health ({error.code().name})")
+    return PeerUnavailable(f"what answers at {address} has no health: {describe(error)}")

@@ -12,6 +12,7 @@ from grpc_status import rpc_status
 
 from outrider import logs, request_scope
 from outrider.errors import EngineBusy, InvalidRequest, OutriderError
+from outrider.rpc.channel import UNREACHABLE
 from outrider.rpc.interceptor import Interceptor, served, serving
 
 DOMAIN = "outrider"
@@ -122,6 +123,29 @@ def read_error_info(trailing: Any) -> error_details_pb2.ErrorInfo | None:
     return info if found else None
 
 
+_ENDS = (  # what gRPC 1.80 writes by itself, and what happened; the first that fits
+    *UNREACHABLE,
+    ("Cancelling all calls", "it is stopping"),
+    ("Socket closed", "the connection was closed"),
+    ("Connection reset", "the connection was closed"),
+    ("Broken pipe", "the connection was closed"),
+    ("Stream removed", "the connection was closed"),
+    ("GOAWAY", "the connection was closed"),
+    ("ping timeout", "the connection is dead"),
+    ("keepalive watchdog timeout", "the connection is dead"),
+    ("failed to connect", "no connection can be made"),
+    ("Deadline Exceeded", "it did not answer in time"),
+    ("Method not found", "it does not know this call"),
+    ("larger than max", "a message is larger than one may be"),
+)
+
+
 def describe(error: grpc.aio.AioRpcError) -> str:
-    """Return one line for an operator."""
-    return f"{error.code().name}: {error.details() or 'no details'}"
+    """Return in words why a call failed, for an operator."""
+    return describe_end(error.code(), error.details())
+
+
+def describe_end(code: grpc.StatusCode, details: str | None) -> str:
+    """Return what happened to a call, or its status where the peer says that itself."""
+    said = details or "no details"
+    return next((meaning for words, meaning in _ENDS if words in said), f"{code.name}: {said}")

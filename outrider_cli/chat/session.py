@@ -12,7 +12,6 @@ from pathlib import Path
 from outrider.client import CallFailed, Conversation, Event, FinishReason, OutriderClient, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
-from outrider_cli import screen
 from outrider_cli.chat.line_input import Keyboard, open_keyboard
 from outrider_cli.chat.state import (
     COMMANDS,
@@ -29,10 +28,11 @@ from outrider_cli.chat.state import (
     write_messages,
 )
 from outrider_cli.generate.execute import wait_for_pair, wait_for_target
-from outrider_cli.render import Transcript, Words, visible
+from outrider_cli.render import Transcript, Words
 from outrider_cli.screen import Progress, Prose, Screen, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
 from outrider_cli.statistics import cut_lines, statistics_lines, table_lines
+from outrider_cli.terminal import say
 
 _CHATML_MARKS = ("<|im_start|>", "<|im_end|>")
 _WHOLE = (FinishReason.END_OF_TEXT, FinishReason.STOP_SEQUENCE)
@@ -87,21 +87,16 @@ class Backend:
 
     async def meet(self, speculates: bool) -> Status:
         """Return the status once there can be answers. Raises like `generate` does."""
-        progress = Progress()
-        try:
+        with Progress() as progress:
             if self._plan is None:
                 return await self._meet_remotely(progress, speculates)
             return await self._meet_locally(self._plan, progress)
-        finally:
-            progress.clear()
 
     async def _meet_locally(self, plan: LocalPlan, progress: Progress) -> Status:
         self._services = await self._stack.enter_async_context(local_services(plan))
         progress.say("starting the services")
         self._address = await self._services.start()
-        status = await self._services.watch(wait_for_pair(await self._connect(), progress))
-        progress.clear()
-        return status
+        return await self._services.watch(wait_for_pair(await self._connect(), progress))
 
     async def _meet_remotely(self, progress: Progress, speculates: bool) -> Status:
         status = await wait_for_target(await self._connect(), progress)
@@ -312,11 +307,6 @@ class ChatSession:
             self._status = self._runner.run(self._partner.status())
         lines = table_lines if all_of_them else statistics_lines
         show_lines(self._screen, lines(last, self._status))
-
-
-def say(text: str) -> None:
-    """Print a line that is no answer, on standard error."""
-    screen.say(visible(text), sys.stderr, indent=2)
 
 
 def forgotten_line(count: int) -> str:

@@ -55,8 +55,7 @@ class _Cast:
 
 async def run_demo(seconds: float) -> None:
     """Show the demo; it takes so long at most, beside the download."""
-    progress = Progress()
-    try:
+    with Progress() as progress:
         cast = await _choose(progress)
         end = time.monotonic() + seconds - _STOP_SECONDS
         plan = LocalPlan(
@@ -70,8 +69,6 @@ async def run_demo(seconds: float) -> None:
             async with OutriderClient(address) as client:
                 play = _Play(cast, address, client, progress, end, _LEAST_SHARE * seconds)
                 await services.watch(play.run())
-    finally:
-        progress.clear()
 
 
 async def _choose(progress: Progress) -> _Cast:

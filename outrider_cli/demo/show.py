@@ -28,8 +28,10 @@ from outrider_cli.demo.questions import (
     ratio_of,
     together,
 )
-from outrider_cli.render import FAINT, STYLES, Words, visible
+from outrider_cli.phrases import plural
+from outrider_cli.render import FAINT, STYLES, Words
 from outrider_cli.screen import open_console, own_command
+from outrider_cli.terminal import visible
 
 _LEGEND = {
     Origin.DRAFTED: "accepted draft",
@@ -51,7 +53,7 @@ class Show:
     def open(self, model: ModelInfo) -> None:
         """Say who writes and, where there are colours, what they mean."""
         self._console.print(
-            f"{model.name}, {_count(model.thread_count, 'thread')}:"
+            f"{model.name}, {plural(model.thread_count, 'thread')}:"
             " each request without and with drafts"
         )
         if self._console.is_terminal:
@@ -211,7 +213,7 @@ def near_tie(count: int, logarithms: Sequence[float]) -> str:
 
     `logarithms` are of the probabilities of the two best tokens there; none where a text ends.
     """
-    where = f"The texts part after {_count(count, 'token')}"
+    where = f"The texts part after {plural(count, 'token')}"
     if not logarithms:
         return f"{where}, where one of them ends."
     first, second = sorted(map(math.exp, logarithms), reverse=True)[:2]
@@ -226,7 +228,3 @@ def near_tie(count: int, logarithms: Sequence[float]) -> str:
 
 def _rate(value: float | None) -> str:
     return f"{value:.0f}" if value else "n/a"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -10,8 +10,7 @@ from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.footprint import Gpu
 from outrider.engine.heads import CarriedHead
 from outrider.engine.thread_choice import thread_choices
-from outrider_cli.memories import show_memory
-from outrider_cli.numerics import show_profile
+from outrider_cli.phrases import plural, show_memory, show_profile, show_size
 
 MEASURABLE_BYTES = 2 * 10**9
 """Models from here on are loaded only when asked for (`--measure`)."""
@@ -58,8 +57,13 @@ class TrialStep(Enum):
     SEVERAL = "decoding several tokens at once"
     ONE = "decoding one token"
     NUMERICS = "comparing the bits of differently batched decodes"
+    HEAD = "timing the head"
     EXPECTED = "comparing what the draft and the target take for the next token"
     DONE = "nothing more"
+
+
+_MEASURING = (TrialStep.NUMERICS, TrialStep.HEAD, TrialStep.EXPECTED)
+"""Steps that only measure: one that takes too long says nothing about the build."""
 
 
 class TrialEnd(Enum):
@@ -138,7 +142,7 @@ def _judge_trial(library: LlamaBuild, trial: DecodeTrial) -> Finding:
     of = f" ({trial.model})" if trial.model else ""
     if trial.end is TrialEnd.SIGNAL:
         return _judge_death(library, trial, of)
-    if trial.end is TrialEnd.TIMEOUT and trial.step not in (TrialStep.NUMERICS, TrialStep.EXPECTED):
+    if trial.end is TrialEnd.TIMEOUT and trial.step not in _MEASURING:
         message = f"llama.cpp was still {trial.step.value} after {trial.seconds:.0f} s{of}"
         return Finding(
             "build", Severity.PROBLEM, message, "try again when the machine is less busy"
@@ -225,7 +229,7 @@ def _rebuild_for_gpu(library: LlamaBuild) -> str:
 def _install(library: LlamaBuild) -> str:
     """Return the command that installs llama.cpp, for the GPU where there is one."""
     if library.is_checkout and library.has_gpu_device:
-        return "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"
+        return "CMAKE_ARGS=-DGGML_CUDA=on make setup"
     if library.is_checkout:
         return "rm -f .venv/ready && make setup"
     if not library.version:
@@ -568,25 +572,5 @@ def judge_expiry(what: str, seconds: float) -> Finding | None:
     return None
 
 
-# --- words ---
-
-
-def show_size(count: int) -> str:
-    """Return a number of bytes for people."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
-
-
-def show_time(seconds: float) -> str:
-    """Return a duration for people."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
-
-
 def median_of(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

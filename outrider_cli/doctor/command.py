@@ -107,10 +107,11 @@ def doctor(
 
     if remeasure:
         from outrider.engine.measurements import forget
+        from outrider_cli.phrases import plural
         from outrider_cli.screen import note
 
         count = forget()
-        note(f"forgot the measurements of {count} model{'s' if count != 1 else ''}")
+        note(f"forgot the measurements of {plural(count, 'model')}")
     addresses = {"orchestrator": orchestrator, "target": target, "draft": draft}
     peers = {role: address for role, address in addresses.items() if address}
     hosted = _hosted(model, draft_model, engine, draft_engine, not peers)
@@ -164,15 +165,12 @@ def _look(
     hosts = bool(hosted) or not peers
     security = connection.security()
     findings = [judge_versions(versions())]
-    progress = Progress()
-    try:
+    with Progress() as progress:
         if hosts:
             progress.say("trying llama.cpp")
             findings += _look_here(hosted, measure)
         progress.say("looking at the ports and the peers")
         findings += asyncio.run(_look_around(hosts, peers, listen, security))
-    finally:
-        progress.clear()
     return findings
 
 
@@ -183,6 +181,7 @@ def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
     """Return what is found about this machine as a host of models."""
     from outrider.memory import available_memory
     from outrider_cli.doctor import checks, model_checks
+    from outrider_cli.doctor.gain import head_forecast
     from outrider_cli.doctor.head_checks import judge_heads
     from outrider_cli.doctor.suggestion import suggest_draft
 
@@ -200,14 +199,16 @@ def _look_here(hosted: Sequence[PlannedModel], measure: bool) -> list[Finding]:
         for one, file in zip(hosted, files, strict=True)
         if file.size and not file.error
     ]
-    costs = tried.report.get("costs", {})
+    drafting = tried.report.get("head", {}).get("token_ms")
+    token_ms = tried.report.get("costs", {}).get("draft_ms", drafting)
     return [
         *checks.judge_build(library, tried.trial),
         *model_checks.judge_models(files),
         *judge_heads(files, tried.report.get("missing", {}), tried.report.get("head_fault", "")),
         *model_checks.judge_memory(placed, gpus, available_memory()),
-        *model_checks.judge_decodes(tried.report.get("decode_ms", ()), costs.get("draft_ms")),
+        *model_checks.judge_decodes(tried.report.get("decode_ms", ()), token_ms),
         *_pair(files, placed, tried),
+        *head_forecast(tried.report.get("head"), tried.others_share),
         *suggest_draft(files),
         *_numerics(files, tried),
         *_rollback(tried),
@@ -405,6 +406,7 @@ def _signal_name(number: int) -> str:
 
 def _pair(files: Sequence[ModelFile], placed: Sequence[Placed], tried: Probed) -> list[Finding]:
     from outrider_cli.doctor.checks import judge_pairing, judge_sizes, unmeasured
+    from outrider_cli.doctor.gain import forecast
 
     if len(files) != 2 or "pair" not in tried.report:
         return []
@@ -412,26 +414,7 @@ def _pair(files: Sequence[ModelFile], placed: Sequence[Placed], tried: Probed) -
     found = [judge_pairing(**pair, left_out=unmeasured(files)), *judge_sizes(*files)]
     # As `up` has it: the draft in the target's process, unless that computes on a GPU alone.
     on_gpu = [bool(each.footprint.gpu_layers) for each in placed]
-    return found + _forecast(tried.report, tried.others_share, on_gpu != [True, False])
-
-
-def _forecast(report: dict[str, Any], others_share: float, takes_turns: bool) -> list[Finding]:
-    """Return what drafts are expected to gain, where both models were tried together."""
-    from outrider_cli.doctor.report import judge_gain
-    from outrider_cli.forecasting import best_over_alone, on_one_machine, too_slow
-
-    costs, expected = report.get("costs"), report.get("expected", {})
-    if costs is None or expected.get("acceptance") is None:
-        return []
-    measured = replace(
-        on_one_machine(),
-        decode_costs=tuple((rows, ms / 1e3) for rows, ms in costs["target_ms"]),
-        draft_token_seconds=costs["draft_ms"] / 1e3,
-        takes_turns=takes_turns,
-    )
-    acceptance = expected["acceptance"]
-    ratio = best_over_alone(measured, acceptance)
-    return [judge_gain(ratio, others_share, too_slow(measured, acceptance))]
+    return found + forecast(tried.report, tried.others_share, on_gpu != [True, False])
 
 
 def _rollback(tried: Probed) -> list[Finding]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from outrider.engine.heads import CarriedHead
 from outrider.speculation import HeadKind
-from outrider_cli.doctor.checks import Finding, ModelFile, Severity, plural, show_size
+from outrider_cli.doctor.checks import Finding, ModelFile, Severity
+from outrider_cli.phrases import plural, show_size
 
 _CHECK = "head"
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.engine.footprint import CPU, DeviceShare, Footprint, Gpu
-from outrider_cli.doctor.checks import Finding, ModelFile, Severity, plural, show_size
+from outrider_cli.doctor.checks import Finding, ModelFile, Severity
+from outrider_cli.phrases import plural, show_size
 
 _FULL = 0.8  # of the machine's memory; the rest of the machine needs some too
 _LEFT = 1 << 30

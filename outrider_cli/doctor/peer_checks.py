@@ -15,12 +15,16 @@ from outrider_cli.doctor.checks import (
     Severity,
     judge_expiry,
     median_of,
+)
+from outrider_cli.forecasting import LIKELY, on_one_machine, reach
+from outrider_cli.phrases import (
+    show_kernels,
+    show_layout,
+    show_memory,
+    show_profile,
     show_size,
     show_time,
 )
-from outrider_cli.forecasting import LIKELY, on_one_machine, reach
-from outrider_cli.memories import show_memory
-from outrider_cli.numerics import show_kernels, show_layout, show_profile
 
 _HERE = ("127.", "localhost:", "[::1]:")  # where addresses begin that are on their own machine
 

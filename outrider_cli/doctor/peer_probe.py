@@ -19,6 +19,7 @@ from outrider.descriptions import level_of
 from outrider.errors import InvalidConfig, OutriderError, Unauthenticated, VocabularyMismatch
 from outrider.rpc.channel import Address, explain_refusal, open_channel, read_address
 from outrider.rpc.security import ClientSecurity, call_metadata
+from outrider.rpc.statuses import describe
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
@@ -253,7 +254,7 @@ def _explain(
         return _distrust(refusal), detail
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CallFailure.TIMEOUT, f"it did not answer a call within {_CALL_SECONDS:.0f} s"
-    return CallFailure.BROKEN, f"{error.code().name}: {error.details() or 'no details'}"
+    return CallFailure.BROKEN, describe(error)
 
 
 def _distrust(refusal: OutriderError) -> CallFailure:

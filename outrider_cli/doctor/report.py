@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outrider_cli.doctor.checks import Finding, Severity
-from outrider_cli.render import Line, Words, wrapped
+from outrider_cli.render import Line, Words
+from outrider_cli.terminal import wrapped
 from outrider_cli.verdict import UNSURE
 
 GAIN = "drafts"
@@ -19,18 +20,35 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 _INDENT = " " * 18
 
 
+_BUSY = "The machine is too busy to say whether drafts pay; try again when it is not."
+
+
 def judge_gain(ratio: float, others_share: float = 0.0, slow: str = "") -> Finding:
     """Return whether drafts pay by a forecast, from times of a machine that nothing else used.
 
     `slow` says which target a draft is too slow for.
     """
     if others_share > _BUSY_SHARE:
-        message = "The machine is too busy to say whether drafts pay; try again when it is not."
+        message = _BUSY
     elif ratio > 1 + UNSURE:
         message = "Drafts are expected to help here; outrider bench measures how much."
     else:
         message = "Drafts are not expected to save time here; then none are made."
         message += f" {slow[0].upper()}{slow[1:]}." if slow else ""
+    return Finding(GAIN, Severity.OK, message)
+
+
+def judge_head_gain(least: float | None, others_share: float = 0.0) -> Finding:
+    """Return from which acceptance on a head pays by a forecast; `least` None: it never does."""
+    if others_share > _BUSY_SHARE:
+        message = _BUSY
+    elif least is None:
+        message = "The head is not expected to save time here, however often it is right."
+    else:
+        message = (
+            f"The head is expected to help here where {least:.0%} or more of its tokens are"
+            " accepted; outrider bench measures how many are."
+        )
     return Finding(GAIN, Severity.OK, message)
 
 

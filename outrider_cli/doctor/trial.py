@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from outrider import handshake
+from outrider.costs import RejectionCost
 from outrider.engine.calibrate import (
     can_be_exact,
     decode_costs,
@@ -26,11 +27,11 @@ from outrider.engine.calibrate import (
     rejection_cost,
 )
 from outrider.engine.model import Chunk, Model, Numerics, Rollback
-from outrider.engine.profile import choose, plain_costs
+from outrider.engine.profile import Costs, choose, padded_costs, plain_costs
 from outrider.engine.translating import needed_translation
 from outrider.errors import DecodeFailed, InvalidConfig, OutriderError, VocabularyMismatch
 from outrider.model_service.config import ModelConfig
-from outrider.model_service.run import choose_kernels, llama_config, load_llama
+from outrider.model_service.run import choose_kernels, llama_config, load_llama, open_own_head
 from outrider.model_service.servicer import describe_vocabulary
 from outrider.speculation import HeadKind
 from outrider.translation import TokenTable, Translation
@@ -60,12 +61,13 @@ def main() -> None:
         if len(pair) == 2 and all(pair.values()):
             translation = _tell_pair(pair["target"], pair["draft"])
         read = {role: configs[role] for role, found in pair.items() if found}
-        _tell_footprints(read, _config(order["head"]) if order["head"] else None)
+        head = _config(order["head"]) if order["head"] else None
+        _tell_footprints(read, head)
         # A model that cannot be read says nothing about the build.
         trials = [trial for trial in order["trials"] if pair.get(trial["role"], ()) is not None]
         if trials:
             _tell_kernels(trials)
-            profile = _try(**trials[0])
+            profile = _try(**trials[0], head=head)
             _tell_expected(order["together"], translation, profile is Numerics.NATIVE)
         _begin(TrialStep.DONE)
     except (OutriderError, ImportError, OSError, RuntimeError) as error:
@@ -102,9 +104,12 @@ def _decode(model: Model, token_ids: Sequence[int]) -> None:
 
 def _load(config: ModelConfig) -> Model:
     """Load a model in the way that a service would, with little room for texts."""
+    return load_llama(_lightened(config))()
+
+
+def _lightened(config: ModelConfig) -> ModelConfig:
     context = min(config.context or _CONTEXT, _CONTEXT)
-    light = replace(config, context=context, sessions=2, mlock=False, nice=0)
-    return load_llama(light)()
+    return replace(config, context=context, sessions=2, mlock=False, nice=0)
 
 
 # --- the steps ---
@@ -193,9 +198,8 @@ def _table(described: common.Vocabulary, found: FileVocabulary) -> TokenTable:
     return token_table(described, PeerVocabulary(found.texts, found.names, {}, 0))
 
 
-def _try(role: str, values: dict[str, Any]) -> Numerics | None:
-    """Decode with a model, and return the numerics that suit a target."""
-    profile = None
+def _try(role: str, values: dict[str, Any], head: ModelConfig | None) -> Numerics | None:
+    """Decode with a model, and with the head of a target; return the numerics that suit that."""
     config = _config(values)
     _print(step=TrialStep.LOAD.name, model=config.model.name)
     model = _load(config)
@@ -203,23 +207,51 @@ def _try(role: str, values: dict[str, Any]) -> Numerics | None:
     decode_several(model)
     _begin(TrialStep.ONE)
     decode_one(model)
-    if role == "target":
-        _begin(TrialStep.NUMERICS)
-        padding = exact_padding(model) if can_be_exact(model.describe()) else None
-        model.pad_multiple = 1
-        decodes = decode_costs(model, perf_counter)
-        plain = plain_costs(decodes, padding)
-        costs = [1e3 * plain.native, 1e3 * (plain.exact or 0.0)]
-        profile = choose(None, plain)
-        _print(profile=profile.value, plain_ms=costs)
-        _print(decode_ms=[(each.rows, 1e3 * each.seconds) for each in decodes])
-        model.truncate(0, 0)
-        memory = model.describe()
-        price = 1e3 * rejection_cost(model, perf_counter).checkpoint_seconds
-        kind = "none" if memory.rollback is Rollback.RESTART else memory.rollback.value
-        _print(rollback=[kind, memory.snapshot_count, price])
+    profile = _try_target(model, head) if role == "target" else None
     model.close()
     return profile
+
+
+def _try_target(model: Model, head: ModelConfig | None) -> Numerics:
+    """Report what decodes, rollbacks and a head cost a target; return the numerics that suit it."""
+    _begin(TrialStep.NUMERICS)
+    padding = exact_padding(model) if can_be_exact(model.describe()) else None
+    model.pad_multiple = 1
+    decodes = decode_costs(model, perf_counter)
+    plain = plain_costs(decodes, padding)
+    profile = choose(None, plain)
+    _print(profile=profile.value, plain_ms=[1e3 * plain.native, 1e3 * (plain.exact or 0.0)])
+    _print(decode_ms=_milliseconds(decodes))
+    model.truncate(0, 0)
+    memory, price = model.describe(), rejection_cost(model, perf_counter)
+    kind = "none" if memory.rollback is Rollback.RESTART else memory.rollback.value
+    _print(rollback=[kind, memory.snapshot_count, 1e3 * price.checkpoint_seconds])
+    is_padded = profile is Numerics.EXACT and padding is not None
+    _tell_head(model, head, padded_costs(decodes, padding or 1) if is_padded else decodes, price)
+    return profile
+
+
+def _milliseconds(decodes: Costs) -> list[tuple[int, float]]:
+    return [(each.rows, 1e3 * each.seconds) for each in decodes]
+
+
+def _tell_head(
+    target: Model, file: ModelConfig | None, decodes: Costs, price: RejectionCost
+) -> None:
+    """Report what decides from which acceptance on a head pays; nothing without a head."""
+    _begin(TrialStep.HEAD)
+    head = open_own_head(target, _lightened(file) if file else None)
+    if head is None:
+        return
+    _print(
+        head={
+            "token_ms": 1e3 * head.costs.token,
+            "most_tokens": head.most_tokens,
+            "target_ms": _milliseconds(decodes),
+            "price": price,
+        }
+    )
+    head.close()
 
 
 def _tell_expected(

@@ -115,15 +115,12 @@ class JsonReader:
 
 async def run_locally(order: GenerateTask, plan: LocalPlan) -> None:
     """Generate with services of our own, which are gone when this returns."""
-    progress = Progress()
-    try:
+    with Progress() as progress:
         async with local_services(plan) as services:
             progress.say("starting the services")
             await _use(services, order, plan, progress)
             if services.draft is not None and services.draft.ended:
                 note("the draft ended early; the rest was generated without it")
-    finally:
-        progress.clear()
 
 
 async def _use(
@@ -137,16 +134,13 @@ async def _use(
 
 async def run_remotely(order: GenerateTask, address: str, security: ClientSecurity) -> None:
     """Generate with an orchestrator that is running."""
-    progress = Progress()
-    try:
+    with Progress() as progress:
         async with OutriderClient(address, security) as client:
             status = await wait_for_target(client, progress)
             progress.clear()
             if order.request.enabled and not status.speculating:
                 note(f"without a draft model: {status.reason}")
             await _carry_out(client, order, status, progress)
-    finally:
-        progress.clear()
 
 
 async def _carry_out(

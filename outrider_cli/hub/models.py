@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from outrider.errors import InvalidConfig
 from outrider.extensions import installing
 from outrider_cli.hub.names import HubName, choose, quants, read_name
+from outrider_cli.phrases import show_size
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
     from outrider_cli.hub.download import RemoteFile
 
-_MEGABYTE, _GIGABYTE = 10**6, 10**9
+_MEGABYTE = 10**6
 _SHA256 = re.compile(r"[0-9a-f]{64}")  # which becomes the name of a file
 
 
@@ -140,10 +141,10 @@ def _make_room(name: HubName, files: Sequence[RepoSibling]) -> None:
     blobs = _folder(name) / "blobs"
     left = sum(missing_bytes(remote, blobs) for each in files if (remote := _remote(name, each)))
     if left > (free := shutil.disk_usage(folder).free):
-        room = f"{_show_size(left)}, and {folder} has room for {_show_size(free)}"
+        room = f"{show_size(left)}, and {folder} has room for {show_size(free)}"
         raise _Refused(f"{name} needs {room}; HF_HOME names another folder")
     if left:
-        note(f"downloading {name}, {_show_size(left)}, into {folder}")
+        note(f"downloading {name}, {show_size(left)}, into {folder}")
 
 
 def _remote(name: HubName, file: RepoSibling) -> RemoteFile | None:
@@ -163,19 +164,16 @@ def _fetch(name: HubName, file: RepoSibling) -> Path:
     from huggingface_hub import hf_hub_download
 
     from outrider_cli.hub.download import download
-    from outrider_cli.render import visible
     from outrider_cli.screen import Progress
 
-    folder, progress = _folder(name), Progress()
+    folder = _folder(name)
     lock = folder.parent / ".locks" / folder.name
-    try:
+    with Progress() as progress:
         if (remote := _remote(name, file)) is not None:
-            shown = visible(file.rfilename.rpartition("/")[2])
+            shown = file.rfilename.rpartition("/")[2]
             say = _Shown(shown, remote.size, progress.say)
             download(remote, folder / "blobs", lock / f"{remote.sha256}.lock", say)
         return Path(hf_hub_download(name.repository, file.rfilename))
-    finally:
-        progress.clear()
 
 
 class _Shown:
@@ -191,11 +189,4 @@ class _Shown:
         now = time.monotonic()
         start, kept = self._first = self._first or (now, there)
         rate = f", {(there - kept) / (now - start) / _MEGABYTE:.0f} MB/s" if now > start else ""
-        self._say(f"{self._words}: {there / self._size:.0%} of {_show_size(self._size)}{rate}")
-
-
-def _show_size(count: int) -> str:
-    """Return bytes in words."""
-    if count >= _GIGABYTE:
-        return f"{count / _GIGABYTE:.1f} GB"
-    return f"{max(1, round(count / _MEGABYTE))} MB"
+        self._say(f"{self._words}: {there / self._size:.0%} of {show_size(self._size)}{rate}")

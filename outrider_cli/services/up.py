@@ -173,19 +173,16 @@ async def _serve(services: LocalServices, steps: NextSteps) -> None:
     from outrider_cli.screen import Progress, note, show_view
     from outrider_cli.status_table import status_view
 
-    progress = Progress()
     try:
-        async with OutriderClient(steps.address, steps.shown.security(), steps.name) as asked:
-            # A draft that cannot even load is a mistake; later on it may come and go.
-            status = await services.watch(wait_for_pair(asked, progress))
-        progress.clear()
+        with Progress() as progress:
+            security = steps.shown.security()
+            async with OutriderClient(steps.address, security, steps.name) as asked:
+                # A draft that cannot even load is a mistake; later on it may come and go.
+                status = await services.watch(wait_for_pair(asked, progress))
         show_view(status_view(steps.address, status))
     except CallFailed as error:
         # It wants a token of many, say. Those who are meant to call it, can.
-        progress.clear()
         note(f"it runs, but cannot be asked from here: {error}")
-    finally:
-        progress.clear()
     print("\n".join(steps.lines()), flush=True)
     while True:
         if services.draft is None:
@@ -200,14 +197,15 @@ async def _serve(services: LocalServices, steps: NextSteps) -> None:
 def _log_shower() -> OnLogLine:
     """Return what prints a service's log lines: as the service would where this process runs."""
     from outrider import logs
+    from outrider_cli.terminal import visible
 
     descriptor = sys.stderr.fileno()
     is_terminal = os.isatty(descriptor)
 
     def show(role: str, line: str) -> None:
-        shown = f"{role}: {line}"
+        shown = f"{role}: {visible(line)}"
         if is_terminal:
-            with suppress(ValueError):  # it is not what a service logs
+            with suppress(ValueError, AttributeError, LookupError):  # it is not what a service logs
                 shown = logs.renderer(descriptor, role)(json.loads(line))
         print(shown, file=sys.stderr, flush=True)
 

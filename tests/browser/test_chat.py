@@ -562,13 +562,13 @@ def test_the_browsers_own_button_leads_back_to_the_chat(chat: Browser):
     [
         ("enough", "by what was measured so far, waiting for a draft would not have paid"),
         ("late", "the draft was too late every time"),
-        ("absent", "waiting for the draft at 10.0.0.3:50052 (UNAVAILABLE)"),
+        ("absent", "waiting for the draft at 10.0.0.3:50052 (the connection is dead)"),
     ],
 )
 def test_the_page_says_why_nothing_was_drafted(
     page: Browser, gateway: Gateway, change: str, sentence: str
 ):
-    reason = "waiting for the draft at 10.0.0.3:50052 (UNAVAILABLE)"
+    reason = "waiting for the draft at 10.0.0.3:50052 (the connection is dead)"
     gateway.status = {**gateway.status, "speculating": False, "reason": reason}
     page.open(gateway.url)
     until(lambda: reason in page.text("#pair"))

@@ -71,7 +71,7 @@ def statistics(terminal: Terminal) -> str:
 
 def test_the_second_turn_finds_the_first_in_the_cache(chat: Callable[..., Terminal]):
     terminal = chat("-n", "12")
-    assert terminal.shown.startswith(NO_TEMPLATE.replace(" seen", "\nseen"))  # of 80 columns
+    assert terminal.shown.startswith(NO_TEMPLATE.replace(" seen", "\n  seen"))  # of 80 columns
     assert "stdlib-target-q8_0, drafted by stdlib-draft-q8_0" in terminal.shown
     terminal.enter("def read(path):")
     assert "(cut: token limit)" in terminal.wait_for(PROMPT)

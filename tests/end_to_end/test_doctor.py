@@ -273,15 +273,19 @@ def test_a_hybrid_target_is_fine(tmp_path: Path):
 def test_heads_are_told_with_their_targets_and_counted_in_the_memory(tmp_path: Path):
     listen = ("--listen", f"127.0.0.1:{free_port()}")
     target = ("--model", str(write_mtp(tmp_path / "m.gguf", "qwen35")), *listen)
-    [head] = of(findings(*target), "head")
+    own = findings(*target)
+    [head] = of(own, "head")
     assert head["level"] == "ok" and "an MTP head in its file, 1 block of" in head["message"]
+    assert "draft " in of(own, "decodes")[0]["message"] and len(of(own, "drafts")) == 1
     eagle3 = ("--draft-model", str(write_eagle3(tmp_path / "e.gguf", (1, 2, 3))))
     beside = findings("--model", str(write_llama(tmp_path / "l.gguf")), *listen, *eagle3)
     [file] = of(beside, "head")
     assert file["level"] == "ok" and "reads the layers 1, 2, 3" in file["message"]
+    [gain] = of(beside, "drafts")
+    assert re.search("The head is (not )?expected to|too busy to say", gain["message"])
     assert re.search(r"draft: weights .*, 4 sessions of", of(beside, "memory")[0]["message"])
     alone = findings(*eagle3, *listen)
-    assert not any("target:" in each["message"] for each in alone)
+    assert not of(alone, "drafts") and not any("target:" in each["message"] for each in alone)
     other = ("--draft-model", str(write_mtp(tmp_path / "h.gguf", "glm4moe", is_alone=True)))
     wrong = [each for each in findings(*target, *other) if each["level"] == "problem"]
     told = "draft: h.gguf is an MTP head of glm4moe, and the target is qwen35"

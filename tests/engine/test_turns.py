@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from outrider.engine import core_lock
 from outrider.engine.core_lock import CoreLock, NoCoreLock, SharedCores, shared_core_lock
 
 CORES = 4
@@ -124,6 +127,25 @@ def test_a_loading_engine_waits_to_be_alone(
     assert beside.ask("take") != "0.0"
     turns.give()
     assert beside.ask("take") == "0.0"
+
+
+def test_a_long_wait_is_logged_once_with_what_for(
+    tmp_path: Path,
+    neighbour: Callable[[int], Neighbour],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    neighbour(CORES)
+    turns = engine(tmp_path, 3)
+    turns.wait(0.02)
+    assert caplog.messages == []
+    monkeypatch.setattr(core_lock, "_NOTED_SECONDS", 0.01)
+    turns.wait(0.03)
+    turns.wait(0.03)
+    assert caplog.messages == ["waiting for cores"]
+    fields: Any = caplog.records[0]
+    assert fields.fields["detail"].startswith("3 of 4 cores, on which other models of yours decode")
 
 
 def test_who_only_tries_for_the_turn_waits_for_nobody(

@@ -365,7 +365,7 @@ async def test_answers_as_large_as_a_message_may_be_and_larger(
     left = [ENDLESS]
     async with over(odd(fill, left, honest=0), pace=PACE) as (orchestrator, _):
         details = await ends_with_decode_failed(orchestrator)
-    assert ("larger than max" if excess else "cannot be") in details
+    assert ("larger than one may be" if excess else "cannot be") in details
     assert ENDLESS - left[0] == MOST_FAILURES
 
 

@@ -29,7 +29,7 @@ from outrider.client import (
 )
 from outrider.messages import Rule
 from outrider.speculation import LOCAL_DRAFTERS, MODELS
-from outrider_cli.render import STYLES, Line, Transcript, Words, source_style, visible, wrapped
+from outrider_cli.render import STYLES, Line, Transcript, Words, source_style
 from outrider_cli.screen import Prose
 from outrider_cli.statistics import (
     Comparison,
@@ -38,6 +38,7 @@ from outrider_cli.statistics import (
     statistics_lines,
     table_lines,
 )
+from outrider_cli.terminal import visible, wrapped
 
 STATISTICS = Statistics(
     prompt_token_count=9,

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from outrider.client import Activity, ControllerView, PeerState, PeerStatus, RefusedDraft, Status
 from outrider.client.convert import read_status
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider_cli.console import SafeConsole
 from outrider_cli.status_table import status_object, status_view, waiting_line
 from tests.unit.test_cli_render import MODEL, READY, REFUSED, STATUS
 
@@ -29,7 +29,7 @@ SENT_AWAY = RefusedDraft(
 
 def shown(status: Status, width: int = 80) -> list[str]:
     """Return the lines that a terminal of this width shows."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console = SafeConsole(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as text:
         console.print(status_view("here:1", status))
     return [line.rstrip() for line in text.get().splitlines()]
@@ -89,7 +89,7 @@ def test_an_address_is_shown_as_it_is_typed() -> None:
 
 def test_what_others_wrote_gives_a_terminal_no_orders() -> None:
     odd = replace(MODEL, name="\x1b[2J[red]")
-    assert r"\x1b[2J[red], 0.4 ms away" in row(replace(DRAFT, model=odd))
+    assert "[2J[red], 0.4 ms away" in row(replace(DRAFT, model=odd))
 
 
 def test_who_drafts_is_in_the_last_line() -> None:

@@ -35,14 +35,14 @@ from outrider_cli.doctor.checks import (
     judge_versions,
     read_spin_count,
     show_size,
-    show_time,
     unmeasured,
 )
 from outrider_cli.doctor.head_checks import judge_heads
 from outrider_cli.doctor.machine import nvidia_driver
 from outrider_cli.doctor.model_checks import Placed, judge_decodes, judge_memory, judge_models
 from outrider_cli.doctor.peer_checks import CallFailure, ProbedPeer, judge_peer
-from outrider_cli.doctor.report import all_well, finding_lines, judge_gain, verdict
+from outrider_cli.doctor.report import all_well, finding_lines, judge_gain, judge_head_gain, verdict
+from outrider_cli.phrases import show_time
 from tests.support import chat_formats
 
 GB = 10**9
@@ -839,6 +839,12 @@ def test_the_verdict_says_whether_the_set_up_is_fine_and_what_drafts_may_do():
     assert verdict([judge_gain(1.4, others_share=0.5)]).startswith(
         "This set-up is fine. The machine is too busy to say"
     )
+    assert verdict([judge_head_gain(0.412)]).endswith(
+        "The head is expected to help here where 41% or more of its tokens are accepted;"
+        " outrider bench measures how many are."
+    )
+    assert "is not expected to save time" in judge_head_gain(None).message
+    assert "too busy" in judge_head_gain(0.4, others_share=0.5).message
     assert verdict([wrong, helps]) == "This set-up does not work yet: mend the PROBLEM above."
     shown = ["".join(words.text for words in line) for line in finding_lines([fine, helps], None)]
     assert shown == ["ok      ports     free", verdict([fine, helps])]

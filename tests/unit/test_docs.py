@@ -43,13 +43,16 @@ _NO_SENTENCES = [
 
 _FULL_STOP = re.compile(r"(?<=[.!?])[)\"]*\s+")
 
+_LABELLED = re.compile(r"\[([\w ]+)\]\((?!https?:)[^)#\s]*?([\w-]*)\.md")
+"""The label of a link, and the name of the page to which it leads."""
+
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _COMMAND = re.compile(
     r"^(?:! |\w+=\S+ |\.venv/bin/|/\S+/)*outrider (?P<words>(?:--config |[a-z]).*)$"
 )
 _OTHERS = {
     *("--api-key", "--beside", "--gpus"),
-    "--spec-type",  # stands for options of ours, as --host and --port do
+    *("--spec-type", "--host", "--port"),  # stand for options of ours
 }
 """Options of other programs that the guides name by themselves."""
 
@@ -60,6 +63,25 @@ def test_links_lead_to_a_file_and_to_a_heading_in_it(page: Path) -> None:
         target = page.parent / name if name else page
         assert target.exists(), name
         assert not heading or heading in _anchors(target.resolve()), f"{name}#{heading}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_that_is_called_as_a_page_leads_to_it(page: Path) -> None:
+    pages = {each.stem for each in (*GUIDES, *REFERENCES)}
+    links = [(label.lower(), name) for label, name in _LABELLED.findall(page.read_text("utf-8"))]
+    assert [(label, name) for label, name in links if label in pages and label != name] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_printed_commands_have_no_letters_for_options_with_a_name(page: Path) -> None:
+    known = {"-h", "-v", "-vv"}  # the last one has no other spelling
+    letters = [
+        word
+        for words in _commands(page.read_text("utf-8"))
+        for word in words
+        if re.fullmatch("-[a-z]{1,3}", word) and word not in known
+    ]
+    assert letters == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -169,7 +191,7 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
 @cache
 def _known() -> dict[str, frozenset[str]]:
     """Return every command with the names of its options."""
-    always = {"--help", "--help-all", "--config", "--install-completion", "--host", "--port"}
+    always = {"--help", "--help-all", "--config", "--install-completion"}
     return {
         name: frozenset(
             always.union(*((*each.opts, *each.secondary_opts) for each in command.params))

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ SBOM = {
 
 
 def refused(tag: str, changelog: str, changes: str = "", is_rehearsal: bool = False) -> str:
-    return release.refusal(tag, "0.1.0", changelog, changes=changes, is_rehearsal=is_rehearsal)
+    return release.refusal(tag, "0.1.0", changelog, changes, is_rehearsal=is_rehearsal)
 
 
 def test_a_clean_checkout_with_a_dated_section_can_be_released() -> None:
@@ -69,18 +68,24 @@ def test_checksums_are_of_all_files_but_their_own_and_sha256sum_reads_them(tmp_p
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 1
 
 
-def test_a_wheel_says_which_glibc_it_needs() -> None:
-    name = "llama_cpp_python-0.3.36+outrider.0.1.0-py3-none-manylinux_2_34_x86_64.whl"
-    assert release.platform_of(name) == ("2.34", "x86_64")
-    with pytest.raises(AssertionError, match="which glibc"):
-        release.platform_of("llama_cpp_python-0.3.36-py3-none-linux_x86_64.whl")
-
-
-def test_the_kernels_of_a_wheel_are_its_plug_ins(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.whl", "w") as packed:
-        for name in ("libllama", "libggml-cpu-zen4", "libggml-cpu-x64", "libggml-base"):
-            packed.writestr(f"llama_cpp/lib/{name}.so", "")
-    assert release.kernels_in(tmp_path / "a.whl") == ["x64", "zen4"]
+def test_the_signature_of_a_rehearsal_is_none_of_a_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, sums, signers = tmp_path / "key", tmp_path / "SHA256SUMS", tmp_path / "allowed_signers"
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key), check=True)
+    signers.write_text(f"outrider {key.with_suffix('.pub').read_text()}")
+    monkeypatch.setattr(release, "SIGNERS", signers)
+    # As docs/releasing.md has it.
+    who = ("-f", signers, "-I", "outrider", "-n", "outrider", "-s", f"{sums}.sig")
+    for is_rehearsal in (False, True):
+        sums.write_text(f"digest {is_rehearsal}")
+        sums.with_suffix(".sig").unlink(missing_ok=True)
+        release.sign(sums, key, is_rehearsal)
+        with sums.open() as signed:
+            verify = ("ssh-keygen", "-Y", "verify", *who)
+            ended = subprocess.run(verify, stdin=signed, capture_output=True, check=False)
+        assert (ended.returncode != 0) is is_rehearsal
+    assert capsys.readouterr().out == "", "each verifies in its own namespace"
 
 
 def test_parts_are_components_with_licences_that_their_carrier_depends_on() -> None:

@@ -96,6 +96,10 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "{{ 1000000000000 * [1] }}",
         "{{ 'x'|center(1000000000000) }}",
         "{{ 'x'.ljust(1000000000000) }}",
+        "{{ ('x'|attr('zfill'))(1000000000000) }}",
+        "{{ ['x']|map('center', 1000000000000)|list }}",
+        "{{ (1).to_bytes(1000000000000, 'big') }}",
+        "{{ [1]|batch(1000000000000, 2)|list }}",
         "{{ 'a\\nb'|indent(1000000000000) }}",
         "{{ [1]|tojson(indent=1000000000000) }}",
         "{{ 1.5|round(1000000000000, 'floor') }}",
@@ -122,6 +126,25 @@ def test_a_number_is_no_width_to_a_macro_until_something_is_padded_to_it() -> No
     assert render(shown, n=largest) == f"up to {largest}"
     padded = "{% macro pad(n) %}{{ 'x'.ljust(n) }}{% endmacro %}{{ pad(n) }}"
     assert refusal(padded, n=largest) == "chat_template: takes too much work for one prompt"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% set ns = namespace(x=n) %}{{ ns.x }}", "n"),
+        ("{{ nothing|default(n) }}{{ nothing|d(n) }}", "nn"),
+        ("{{ {}.get('maximum', n) }}{{ dict(a=n).a }}", "nn"),
+        ("{% set x = [] %}{% set _ = x.append(n) %}{{ x[0] }}", "n"),
+        ("{% for i in [n] %}{{ loop.changed(i) }}{{ loop.cycle(n, 1) }}" + END, "Truen"),
+        ("{{ [{'a': n}]|selectattr('a', 'equalto', n)|map(attribute='a')|first }}", "n"),
+        ("{{ [1]|sum(start=n - 1) }}{{ 'x'|int(n) }}{{ [1]|reject('gt', n)|list }}", "nn[1]"),
+    ],
+)
+def test_a_number_that_is_kept_or_compared_costs_no_more_than_a_small_one(
+    source: str, text: str
+) -> None:
+    largest = 2**53 - 1
+    assert render(source, n=largest) == text.replace("n", str(largest))
 
 
 @pytest.mark.usefixtures("little_work")

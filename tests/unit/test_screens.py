@@ -62,9 +62,10 @@ from outrider_cli.doctor.report import judge_gain
 from outrider_cli.generate.execute import RoundReader, TextOutput
 from outrider_cli.options import ClientOptions
 from outrider_cli.render import STYLES, Transcript, Words
-from outrider_cli.screen import note, open_screen, say, show_view
+from outrider_cli.screen import note, open_screen, show_view
 from outrider_cli.services.next_steps import NextSteps
 from outrider_cli.status_table import status_view
+from outrider_cli.terminal import say
 from outrider_cli.top import TopView
 from outrider_lookup.command import tell_limits, tell_saved
 from outrider_lookup.stats import LookupFigures, figure_lines

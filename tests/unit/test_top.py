@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from rich.console import Console
-
 from outrider.client import (
     Activity,
     ControllerView,
@@ -17,6 +15,7 @@ from outrider.client import (
     RefusedDraft,
     Status,
 )
+from outrider_cli.console import SafeConsole
 from outrider_cli.top import TopView
 
 MODEL = ModelInfo(
@@ -70,7 +69,7 @@ STATUS = Status(
 
 def shown(view: TopView, width: int = 120) -> list[str]:
     screen = io.StringIO()
-    Console(file=screen, width=width).print(view.frame())
+    SafeConsole(file=screen, width=width).print(view.frame())
     return [line.rstrip() for line in screen.getvalue().splitlines()]
 
 
@@ -133,13 +132,19 @@ def test_what_is_wrong_with_a_peer_is_shown_and_gives_no_orders() -> None:
     refused = RefusedDraft(
         address="c:1", model_name="x", reason="token 17 differs", attempt_count=2, since_seconds=3.0
     )
-    status = replace(STATUS, peers=(lost,), refused_drafts=(refused,), reason="lost the target")
+    status = replace(
+        STATUS,
+        peers=(lost,),
+        refused_drafts=(refused,),
+        reason="lost\x1b[2J it",
+        version="1\x1b[3J",
+    )
     view = TopView("here:1")
     view.note(status, 10.0)
     text = "\n".join(shown(view))
     assert "a:1: gone [red]away" in text and "\x1b" not in text
     assert "c:1: token 17 differs" in text and "sent away" in text
-    assert "lost the target" in text
+    assert "version 1[3J  lost[2J it" in text
 
 
 def test_a_narrow_screen_is_no_reason_to_fail() -> None:

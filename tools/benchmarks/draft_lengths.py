@@ -38,9 +38,8 @@ async def measure(options: argparse.Namespace) -> dict[int, list[Statistics]]:
             choose_draft(options.model, options.draft_model), ONE_SESSION, ONE_SESSION
         ),
     )
-    progress = Progress()
     measured: dict[int, list[Statistics]] = {length: [] for length in LENGTHS}
-    try:
+    with Progress() as progress:
         async with (
             local_services(plan) as services,
             OutriderClient(await services.start()) as client,
@@ -52,8 +51,6 @@ async def measure(options: argparse.Namespace) -> dict[int, list[Statistics]]:
                     progress.say(f"turn {turn + 1} of {options.turns}, draft length {length}")
                     numbers = await services.watch(generate(client, options, length))
                     measured[length].append(numbers)
-    finally:
-        progress.clear()
     return measured
 
 

@@ -10,6 +10,7 @@ from outrider_bench.figures import Summary, best_peer, paired, rate_ratio
 from outrider_bench.records import Block
 from outrider_bench.variants import MEASURED, NAMED, PEER, PLAIN
 from outrider_cli.intervals import Estimate
+from outrider_cli.phrases import plural
 from outrider_cli.verdict import sentence, times
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def run_lines(settings: Settings, machine: Machine) -> list[str]:
         else f"temperature {distribution.temperature:g}, top-k {distribution.top_k}, "
         f"top-p {distribution.top_p:g}, min-p {distribution.min_p:g}"
     )
-    repetitions = f"{settings.repetitions} repetition{'' if settings.repetitions == 1 else 's'}"
+    repetitions = plural(settings.repetitions, "repetition")
     return [
         f"run      {repetitions}, {settings.token_limit} tokens after {_prompts(settings)}, "
         f"{sampling}, seed {settings.seed}",
@@ -160,7 +161,7 @@ def _times(estimate: Estimate | None) -> str:
 
 def _model_line(role: str, result: PairResult) -> str:
     model = result.models[role]
-    threads = f"{model.thread_count} thread{'' if model.thread_count == 1 else 's'}"
+    threads = plural(model.thread_count, "thread")
     return f"{role:<7}  {model.name}, {model.weight_byte_count / 1e6:.0f} MB, {threads}"
 
 

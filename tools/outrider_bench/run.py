@@ -26,6 +26,7 @@ from outrider_bench.settings import Settings
 from outrider_bench.variants import Variant, distant_variants, numerics_variants
 from outrider_cli import COMMAND
 from outrider_cli.generate.execute import wait_for_pair
+from outrider_cli.phrases import plural
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel, LocalPlan, LocalServices, local_services
 
@@ -146,7 +147,7 @@ async def _run_block(
     turns: list[Turn] = []
     await bench.warm_up(contenders, users)
     result.blocks.append(Block(user_count=users, turns=turns))
-    where = f"{users} user{'' if users == 1 else 's'}"
+    where = plural(users, "user")
     for repetition in range(bench.settings.repetitions):
         turns += await bench.take_turns(contenders, users, repetition, where)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider_cli.screen import say
+from outrider_cli.terminal import say
 
 if TYPE_CHECKING:
     from outrider_certs.authority import Made

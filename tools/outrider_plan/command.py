@@ -84,7 +84,7 @@ def plan(
     The formulas are the ones that decide while a generation runs.
     """
     from outrider.errors import InvalidRequest
-    from outrider_cli.render import wrapped
+    from outrider_cli.terminal import wrapped
     from outrider_plan.tables import answer, memory_of, place_lines, plan_lines, price_of
 
     if not orchestrator and (target_ms is None or draft_ms is None):

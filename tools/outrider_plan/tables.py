@@ -19,7 +19,7 @@ from outrider_cli.forecasting import (
     show_ms,
     too_slow,
 )
-from outrider_cli.memories import show_memory
+from outrider_cli.phrases import show_memory
 from outrider_cli.verdict import times
 from outrider_plan.layouts import compared, layout_lines
 

@@ -441,8 +441,7 @@ def _run(plan: _Plan) -> None:
     """Write, train, export and try."""
     from outrider_cli.screen import Progress
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         _announce(plan)
         if plan.asked.watches:
             _watch(plan, progress)
@@ -452,8 +451,6 @@ def _run(plan: _Plan) -> None:
         _return_memory()
         if plan.asked.tried:
             _try(plan, progress)
-    finally:
-        progress.clear()
     used = f"outrider up --model {plan.asked.model} --draft-model {plan.asked.out}"
     print(f"{plan.asked.out} is written. Use it:\n\n    {used}")
 
@@ -461,7 +458,7 @@ def _run(plan: _Plan) -> None:
 def _announce(plan: _Plan) -> None:
     import torch
 
-    from outrider_cli.screen import say
+    from outrider_cli.terminal import say
 
     if plan.asked.engine.threads:
         torch.set_num_threads(plan.asked.engine.threads)

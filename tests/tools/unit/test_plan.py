@@ -11,7 +11,7 @@ import pytest
 from outrider.client import ControllerView, ModelInfo
 from outrider.costs import RejectionCost
 from outrider.errors import InvalidRequest
-from outrider_cli.forecasting import LIKELY, MOST, pays, reach, too_slow
+from outrider_cli.forecasting import LIKELY, MOST, head_pays_from, pays, reach, too_slow
 from outrider_plan.command import WIDTH, read_costs
 from outrider_plan.tables import answer, memory_of, place_lines, plan_lines, price_of
 
@@ -182,6 +182,15 @@ def test_a_target_that_checks_no_faster_than_it_writes_needs_no_faster_draft() -
         "no draft can help a target of 62.4 ms a token that takes 396 ms to check 8 at once"
     )
     assert too_slow(ON_8_CORES).startswith("a draft of 12 ms a token cannot help")
+
+
+def test_a_head_pays_from_an_acceptance_on_that_its_costs_decide() -> None:
+    free_rows = [(1, 0.030), (8, 0.033)]
+    cheap, dear = (head_pays_from(free_rows, seconds) for seconds in (0.001, 0.02))
+    assert cheap is not None and dear is not None and 0.05 < cheap < 0.3 < dear
+    one = head_pays_from(free_rows, 0.001, most_tokens=1)
+    assert one is not None and one >= cheap
+    assert head_pays_from([(1, 0.030), (2, 0.060), (8, 0.240)], 0.001) is None
 
 
 def test_from_its_reach_on_a_draft_does_not_pay() -> None:
