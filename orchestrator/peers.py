@@ -35,7 +35,13 @@ from outrider.errors import (
     VocabularyMismatch,
 )
 from outrider.messages import ModelReference, PeerState, SessionParameters
-from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel, why_unreachable
+from outrider.rpc.channel import (
+    MESSAGE_BYTES,
+    PLAIN,
+    explain_refusal,
+    open_channel,
+    why_unreachable,
+)
 from outrider.rpc.security import (
     ANONYMOUS,
     ClientSecurity,
@@ -119,6 +125,11 @@ class Peer(ABC):
         return self.hosted.model if self.hosted else None
 
     @property
+    def named(self) -> str:
+        """What it is and where, for people."""
+        return f"the {self.role} at {self.address.removeprefix(PLAIN)}"
+
+    @property
     def chat_template(self) -> str:
         """The model's own chat template; empty where it has none, or is not known."""
         return self.hosted.model.chat_template if self.hosted else ""
@@ -182,8 +193,8 @@ class DialledPeer(Peer):
     def __init__(
         self, role: str, address: str, security: ClientSecurity = ANONYMOUS, name: str = ""
     ) -> None:
-        waiting = f"waiting for the {role} at {address}"
-        super().__init__(role, address, PeerState.CONNECTING, waiting)
+        super().__init__(role, address, PeerState.CONNECTING)
+        self.detail = f"waiting for {self.named}"
         self.idle = Silence(DESCRIBE_SECONDS)
         """For how long its engine was not seen to decode anything, since it was connected to."""
         self._counts = (-1, -1)  # of its decodes and tokens, at the newest look
@@ -229,11 +240,11 @@ class DialledPeer(Peer):
                 self._set(PeerState.READY, "")
                 backoff.reset()
                 await self._until_unhealthy(note_described)
-                self._set(PeerState.LOST, f"the {self.role} at {self.address} stopped serving")
+                self._set(PeerState.LOST, f"{self.named} stopped serving")
             except VocabularyMismatch as error:
                 self._set(PeerState.REFUSED, str(error))
             except InvalidRequest as error:
-                wrong = f"the {self.role} at {self.address} describes itself wrongly"
+                wrong = f"{self.named} describes itself wrongly"
                 self._set(PeerState.REFUSED, f"{wrong}: {error}")
             except PeerUnavailable as error:
                 self._set(PeerState.LOADING, str(error))
@@ -242,7 +253,7 @@ class DialledPeer(Peer):
                 self._note_failure(error)
             except Exception as error:  # a peer may send anything; the watch continues
                 logs.internal_error("outrider.orchestrator", error)
-                unreadable = f"the {self.role} at {self.address} sends what cannot be read"
+                unreadable = f"{self.named} sends what cannot be read"
                 self._set(PeerState.REFUSED, f"{unreadable} ({type(error).__name__})")
             await asyncio.sleep(backoff.next())
 
@@ -255,14 +266,15 @@ class DialledPeer(Peer):
         known = self.state in (PeerState.READY, PeerState.LOST)
         state = PeerState.LOST if known else PeerState.CONNECTING
         why = why_unreachable(error, self.address) or describe(error)
-        waiting = f"waiting for the {self.role} at {self.address} ({why})"
+        waiting = f"waiting for {self.named} ({why})"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             waiting = f"what answers at {self.address} is not a {self.role}"
         self._set(state, str(refusal or waiting))
 
     def _set(self, state: PeerState, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):
-            log = logs.event if state is PeerState.READY else logs.warning
+            as_wanted = state in (PeerState.READY, PeerState.LOADING)
+            log = logs.event if as_wanted else logs.warning
             log("outrider.orchestrator", f"{self.role} {state.value}", detail=detail)
         self.state, self.detail = state, detail
         self.on_change()
@@ -273,7 +285,7 @@ class DialledPeer(Peer):
             health_pb2.HealthCheckRequest(), timeout=CALL_SECONDS, metadata=self.metadata
         )
         if health.status != health_pb2.HealthCheckResponse.SERVING:
-            raise PeerUnavailable(f"the {self.role} at {self.address} is loading its model")
+            raise PeerUnavailable(f"{self.named} is loading its model")
         model = await self._get_model()
         check_description(self.role, model)
         if self.model is not None and self.model.identity == model.identity:
@@ -393,7 +405,7 @@ class DialledPeer(Peer):
         """Close the channel; every wait for the peer, or for its answer, ends at once."""
         self.closed = True
         self.state = PeerState.LOST
-        self.detail = f"the {self.role} at {self.address} is no longer used"
+        self.detail = f"{self.named} is no longer used"
         await self._channel.close()
 
 

@@ -8,12 +8,13 @@ import logging
 import os
 import platform
 import queue
+import re
 import secrets
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from datetime import datetime
 from importlib import metadata
 from typing import Any
@@ -49,32 +50,41 @@ _SHOWN = {
     "starting": ("outrider", "file"),
     "serving": ("model", "context", "sessions", "threads", "threads_chosen", "upstream"),
     "measured": ("numerics",),
+    "chat template": ("calls", "thoughts"),
     "generated": ("tokens", "drafted", "accepted", "generation_ms"),
     "request": ("route", "status", "tokens", "seconds"),
 }
 """Of messages with many fields, those that a terminal shows; of any other it shows all."""
 
+_HIDDEN = ("where", "request", "exc_info")  # from a terminal
 _PREFIX = len("12:34:56 [warning  ] ")
 _NARROW = 80  # columns, where a terminal does not say how many it has
+_DIM = 2  # of a terminal's styles
+_LEVEL_STYLES = {"debug": _DIM, "warning": 33, "error": 31}
+_FIELD = re.compile(r"(?<!\S)[a-z_]+=")
 
 
-def renderer(descriptor: int) -> Callable[[Event], str]:
-    """Return what makes a line of an event: JSON, or words where the descriptor is a terminal."""
-    from structlog import dev, processors
+def renderer(descriptor: int, name: str = "") -> Callable[[Event], str]:
+    """Return what makes a line of an event: JSON, or words where the descriptor is a terminal.
+
+    There a name stands before each message, of the service whose events they are.
+    """
+    from structlog import processors
 
     if not os.isatty(descriptor):
         as_json = processors.JSONRenderer()
         return lambda event: str(as_json(None, "", event))
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    console = dev.ConsoleRenderer(
-        colors=not plain,
-        timestamp_key="time",
-        event_key="message",
-        pad_event_to=0,
-        sort_keys=False,
-        exception_formatter=dev.plain_traceback,  # rich's would show variables, so texts of users
-    )
-    return lambda event: console(None, "", _shortened(event, _columns(descriptor)))
+    paint = _uncoloured if plain else _coloured
+    return lambda event: _words(event, name, _columns(descriptor), paint)
+
+
+def _uncoloured(text: str, style: int) -> str:
+    return text
+
+
+def _coloured(text: str, style: int) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style else text
 
 
 def _columns(descriptor: int) -> int:
@@ -84,27 +94,45 @@ def _columns(descriptor: int) -> int:
         return _NARROW
 
 
-def _shortened(event: Event, columns: int) -> Event:
+def _words(event: Event, name: str, columns: int, paint: Callable[[str, int], str]) -> str:
     """Return what a person reads of an event, wrapped, and without orders to the terminal."""
-    event = {name: _visible(value) for name, value in event.items() if name != "where"}
+    event = {key: _visible(value) for key, value in event.items() if key not in _HIDDEN}
     when = datetime.fromisoformat(f"{event.pop('time')}+00:00").astimezone()
-    level, message = event.pop("level"), event.pop("message")
-    exception = event.pop("exception", None)
+    level = event.pop("level")
+    exception = event.pop("exception", "")
+    lines = _lines(event, name, max(20, columns - _PREFIX))
+    painted = [_FIELD.sub(lambda found: paint(found[0], _DIM), line) for line in lines]
+    shown_level = paint(f"{level:<9}", _LEVEL_STYLES.get(level, 0))
+    painted[0] = f"{paint(f'{when:%H:%M:%S}', _DIM)} [{shown_level}] {painted[0]}"
+    shown = f"\n{' ' * _PREFIX}".join(painted)
+    return f"{shown}\n{exception}" if exception else shown
+
+
+def _lines(event: Event, name: str, room: int) -> list[str]:
+    """Return an event's message and its fields, in lines with room for so many columns."""
+    message, detail = event.pop("message"), event.pop("detail", "")
     shown = _SHOWN.get(message, event)
-    if detail := event.pop("detail", ""):
-        message = f"{message}: {detail}"
-    fields = {name: value for name, value in event.items() if name in shown}
-    room = max(20, columns - _PREFIX)
-    lines = textwrap.wrap(message, room, break_long_words=False)
-    if len(lines[-1]) + sum(len(f" {name}={value}") for name, value in fields.items()) > room:
-        lines.append("")  # they begin a line of their own
-    return {
-        "time": f"{when:%H:%M:%S}",
-        "level": level,
-        "message": f"\n{' ' * _PREFIX}".join(lines).removesuffix(" "),
-        **fields,
-        **({"exception": exception} if exception else {}),
-    }
+    fields = [f"{key}={_quoted(event[key])}" for key in event if key in shown and event[key] != ""]
+    said = ": ".join(filter(None, (name, message, detail)))
+    lines = textwrap.wrap(said, room, break_long_words=False) or [""]
+    whole = " ".join([lines[-1], *fields])
+    # Fields that do not fit begin a line of their own.
+    return [*lines[:-1], whole] if len(whole) <= room else [*lines, *_filled(fields, room)]
+
+
+def _filled(fields: Sequence[str], room: int) -> list[str]:
+    """Return lines of as many fields as fit, at least one each."""
+    lines = [fields[0]]
+    for field in fields[1:]:
+        longer = f"{lines[-1]} {field}"
+        lines[-1:] = [longer] if len(longer) <= room else [lines[-1], field]
+    return lines
+
+
+def _quoted(value: Any) -> str:
+    """Return a value so that its end is seen."""
+    is_word = isinstance(value, str) and not re.search(r"[\s\"'=]", value)
+    return value if is_word else repr(value)
 
 
 def _visible(value: Any) -> Any:

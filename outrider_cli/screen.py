@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -110,6 +111,48 @@ class _Colors:
 
     def show(self, words: Words) -> None:
         self._console.out(visible(words.text), style=words.style or None, end="")
+
+
+_PARTS = re.compile(r"\n|[^\S\n]+|[\u2e80-\uffef]|[^\s\u2e80-\uffef]+")
+"""Of a text: ends of lines, blanks, letters of scripts that have none between words, words."""
+
+
+class Prose:
+    """Shows a text as it comes, a word once it has ended: none is broken at a terminal's edge."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._column = 0
+        self._blank = Words("")
+        self._word: list[Words] = []
+
+    def show(self, words: Words) -> None:
+        """Take words, and print those that have ended."""
+        for part in _PARTS.findall(words.text):
+            is_blank = part.isspace()
+            if is_blank or part >= "\u2e80":
+                self.flush()
+            if part == "\n":
+                self._screen.show(Words(part))
+                self._column, self._blank = 0, Words("")
+            elif is_blank:
+                self._blank = Words(self._blank.text + part, words.style)
+            else:
+                self._word.append(Words(part, words.style))
+
+    def flush(self) -> None:
+        """Print what there is of a word."""
+        from rich.cells import cell_len
+
+        if not self._word:
+            return
+        width = sum(cell_len(visible(each.text)) for each in self._word)
+        column = self._column + cell_len(self._blank.text)
+        if self._column and column + width > shutil.get_terminal_size().columns:
+            self._blank, column = Words("\n"), 0
+        for each in (self._blank, *self._word):
+            self._screen.show(each)
+        self._column, self._blank, self._word = column + width, Words(""), []
 
 
 class Progress:

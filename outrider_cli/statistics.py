@@ -245,7 +245,9 @@ def _cost(source: SourceStatistics) -> str:
         return _NOTHING
     each = source.microseconds_per_token
     shown = f"{1e3 * source.seconds:.1f} ms" if source.seconds < 1 else _seconds(source.seconds)
-    return shown if each is None else f"{shown}, {each:.0f} us a token"
+    if each is None:
+        return shown
+    return f"{shown}, {f'{each:.0f} us' if each < 1000 else f'{each / 1000:.1f} ms'} a token"
 
 
 def _origins(origins: Sequence[Origin]) -> list[Words]:

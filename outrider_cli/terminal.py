@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from typing import TextIO
 
 CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
 """Characters by which a text could move a terminal's cursor or change its settings."""
@@ -34,7 +35,11 @@ def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
     )
 
 
-def say(text: str) -> None:
-    """Print a line on standard error; a terminal wraps it between words, and indents the rest."""
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    print(*wrapped(visible(text), width, "  "), sep="\n", file=sys.stderr, flush=True)
+def say(text: str, stream: TextIO | None = None, indent: int = 2) -> None:
+    """Print a line, on standard error unless elsewhere; a terminal wraps it between words.
+
+    Later lines are indented by so many columns.
+    """
+    stream = stream or sys.stderr
+    width = shutil.get_terminal_size().columns if stream.isatty() else None
+    print(*wrapped(visible(text), width, " " * indent), sep="\n", file=stream, flush=True)

@@ -21,7 +21,7 @@ def sentence(
     if most < 1:
         return f"Drafts cost {100 * (1 - ratio):.0f} %: {shown}. --no-draft turns them off."
     if not drafted:
-        return "Drafts would not save time here, so none were made; nothing is lost."
+        return "Drafts would not save time here, so none were made."
     if least > 1:
         return f"Drafts help here: {shown}. Leave them on."
     return f"Drafts make no clear difference here: {shown}."
@@ -33,7 +33,7 @@ def estimate(ratio: float) -> str:
     Other work on the machine slows the text down and not the estimate, so a low ratio is no proof.
     """
     if ratio < 1 - UNSURE:
-        return f"Slower than the target alone by estimate ({times(ratio)}): try --compare."
+        return f"Perhaps {times(ratio)} the target alone: try generate --compare."
     if ratio > 1 + UNSURE:
         return f"Drafts help here: about {times(ratio)} the target alone."
     return "Drafts make no clear difference in this text."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
@@ -28,7 +29,7 @@ from outrider_cli.chat.state import (
 )
 from outrider_cli.generate.execute import wait_for_pair, wait_for_target
 from outrider_cli.render import Transcript, Words
-from outrider_cli.screen import Progress, note, open_screen, show_lines
+from outrider_cli.screen import Progress, Prose, Screen, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
 from outrider_cli.statistics import cut_lines, statistics_lines, table_lines
 from outrider_cli.terminal import say
@@ -177,6 +178,7 @@ class ChatSession:
         self._runner = runner
         self._keyboard = keyboard
         self._screen = open_screen()
+        self._answer: Screen = self._screen
         self._last: Transcript | None = None
         self._status: Status | None = None
         self.is_open = True
@@ -190,7 +192,8 @@ class ChatSession:
             stops = tuple(dict.fromkeys((*self._talk.options.stop_sequences, *_CHATML_MARKS)))
             self._talk.options = replace(self._talk.options, stop_sequences=stops)
         if self._keyboard.is_interactive:
-            say(f"{_names(status)}; /help lists the commands")
+            say(_names(status))
+            say("/help lists the commands")
 
     def step(self) -> None:
         """Read one text and do what it wants. Raises ServiceStopped, which is the end."""
@@ -240,10 +243,13 @@ class ChatSession:
             say("(cut)")
             if not self._keyboard.is_interactive:
                 raise
+        if self._keyboard.is_interactive:
+            say("")
 
     def _hear(self, question: str) -> None:
         """Show an answer as it comes, and keep as much of it as came."""
         transcript = Transcript()
+        self._answer = Prose(self._screen) if sys.stdout.isatty() else self._screen
 
         def show(event: Event) -> None:
             transcript.add(event)
@@ -257,13 +263,15 @@ class ChatSession:
 
     def _show(self, event: Event) -> None:
         for words in Transcript.words(event):
-            self._screen.show(words if self._talk.is_coloured else Words(words.text))
+            self._answer.show(words if self._talk.is_coloured else Words(words.text))
 
     def _keep(self, question: str, transcript: Transcript) -> None:
         """Put what came into the history, and the cursor below it."""
         finished, text = transcript.finished, transcript.text
         if transcript.started is not None:
             self._last = transcript
+        if isinstance(self._answer, Prose):
+            self._answer.flush()
         if text and not text.endswith("\n"):
             self._screen.show(Words("\n"))
         if finished is None and not text:
@@ -308,9 +316,12 @@ def forgotten_line(count: int) -> str:
 
 
 def _names(status: Status) -> str:
-    named = {peer.role: peer.model.name for peer in status.peers if peer.model is not None}
-    target = named.get("target", "the target")
-    return f"{target}, drafted by {named['draft']}" if "draft" in named else f"{target} alone"
+    models = {peer.role: peer.model for peer in status.peers if peer.model is not None}
+    target, draft = models.get("target"), models.get("draft")
+    name = target.name if target else "the target"
+    by = draft.name if draft else target.own_draft if target else ""
+    by = by or ("the text itself" if status.text_sources else "")
+    return f"{name}, drafted by {by}" if by else f"{name} alone"
 
 
 def _write(path: str, text: str, overwrites: bool) -> None:

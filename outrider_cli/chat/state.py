@@ -240,7 +240,8 @@ class ChatState:
         try:
             self.options = replace(self.options, **values)
         except InvalidRequest as error:
-            raise NotDone(str(error)) from None
+            name = "/k" if error.field == "n_max" else error.field
+            raise NotDone(str(error.named(name))) from None
 
 
 # --- the commands ---
@@ -256,16 +257,18 @@ class SlashCommand:
 
 
 def _help(talk: ChatState, argument: str) -> Act:
-    usages = [f"/{name} {command.argument}".rstrip() for name, command in COMMANDS.items()]
-    width = max(map(len, usages)) + 2
-    rows = zip(usages, COMMANDS.values(), strict=True)
-    return Reply((*(f"{usage:<{width}}{command.about}" for usage, command in rows), *_KEYS))
+    usages = {f"/{name} {each.argument}".rstrip(): each.about for name, each in COMMANDS.items()}
+    rows = {**usages, **_KEYS}
+    width = max(map(len, rows)) + 2
+    return Reply(tuple(f"{usage:<{width}}{about}" for usage, about in rows.items()))
 
 
-_KEYS = (
-    "A line that ends in \\ continues in the next one; // begins a question that begins with /.",
-    "Ctrl-C stops an answer or clears the line; Ctrl-D, or Ctrl-C twice, ends the chat.",
-)
+_KEYS = {
+    "\\ at the end": "continue in the next line; so does Alt-Enter",
+    "// at the start": "a question that begins with /",
+    "Ctrl-C": "stop the answer, or clear the line",
+    "Ctrl-D": "end the chat; so does Ctrl-C twice",
+}
 
 
 def _stats(talk: ChatState, argument: str) -> Act:

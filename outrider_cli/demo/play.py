@@ -29,7 +29,7 @@ from outrider_cli.demo.questions import (
     requests_for,
 )
 from outrider_cli.demo.show import near_tie, open_show
-from outrider_cli.generate.execute import wait_for_target
+from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.render import Transcript, Words
 from outrider_cli.screen import Progress, note
 from outrider_cli.services.local import HostedModel, LocalPlan, local_services
@@ -106,7 +106,7 @@ class _Play:
 
     async def run(self) -> None:
         """Run all requests, one after the other, and say what they took."""
-        status = await wait_for_target(self._client, self._progress)
+        status = await wait_for_pair(self._client, self._progress)
         target = status.peer("target")
         assert target is not None and target.model is not None
         requests = requests_for(target.model.has_chat_template)

@@ -57,11 +57,11 @@ class Show:
             " each request without and with drafts"
         )
         if self._console.is_terminal:
-            line = Text("colors: ")
+            line = Text("colours: ")
             for origin, meaning in _LEGEND.items():
                 line.append(meaning, STYLES[origin])
                 line.append(", ")
-            self._console.print(line.append("none: no draft"))
+            self._console.print(line.append("plain: the target alone"))
 
     def scene(self, place: str, request: DemoRequest) -> Scene:
         """Return what shows the first pair of a request."""
@@ -75,7 +75,8 @@ class Show:
 
     def end_of_request(self, row: Row) -> None:
         """Say whether the texts are the same."""
-        self._console.print(Text(row.near_tie or "same text", FAINT))
+        same = "same text" if row.typical else "cut before there was a text to compare"
+        self._console.print(Text(row.near_tie or same, FAINT))
 
     def close(self, rows: Sequence[Row]) -> None:
         """Print the table, the verdict and what to do next."""
@@ -104,7 +105,7 @@ class Scene:
         if console.is_terminal:
             self._live = Live(
                 console=console,
-                get_renderable=self._side_by_side,
+                get_renderable=self.side_by_side,
                 refresh_per_second=_FRAMES_PER_SECOND,
                 redirect_stdout=False,
                 redirect_stderr=False,
@@ -140,7 +141,8 @@ class Scene:
         """Say how fast that was."""
         self._heads[1] += f": {_rate(run.rate)} tokens/s"
 
-    def _side_by_side(self) -> Table:
+    def side_by_side(self) -> Table:
+        """Return both texts, each under its speed; while they grow, what fits of their ends."""
         width = (self._console.width - 3) // 2
         most = None if self._is_whole else max(1, self._console.height - _ROOM)
         grid = Table.grid(padding=(0, 1))
@@ -176,7 +178,7 @@ def table(rows: Sequence[Row]) -> Table:
             *(rates or ("n/a", "n/a")),
             f"{ratio:.2f}" if ratio else "n/a",
             _drafted_by(row),
-            "other" if parting(row) else "same",
+            "other" if parting(row) else "same" if row.typical else "n/a",
         )
     return made
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -197,13 +199,14 @@ def _log_shower() -> OnLogLine:
     from outrider import logs
     from outrider_cli.terminal import visible
 
-    render = logs.renderer(sys.stderr.fileno())
+    descriptor = sys.stderr.fileno()
+    is_terminal = os.isatty(descriptor)
 
     def show(role: str, line: str) -> None:
-        try:
-            line = render(json.loads(line))
-        except (ValueError, AttributeError, LookupError):  # it is not what a service logs
-            line = visible(line)
-        print(f"{role}: {line}", file=sys.stderr, flush=True)
+        shown = f"{role}: {visible(line)}"
+        if is_terminal:
+            with suppress(ValueError, AttributeError, LookupError):  # it is not what a service logs
+                shown = logs.renderer(descriptor, role)(json.loads(line))
+        print(shown, file=sys.stderr, flush=True)
 
     return show

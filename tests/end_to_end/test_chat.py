@@ -162,7 +162,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(chat: Callable[..., Terminal],
     until(lambda: len(terminal.shown) > before + 20)
     began = time.monotonic()
     terminal.type(CTRL_C)
-    terminal.wait_for("(cut)\n> ")
+    terminal.wait_for("(cut)\n\n> ")
     assert time.monotonic() - began < 1
     assert "before the cut" in statistics(terminal)
     until(lambda: "0 generations in flight" in status(orchestrator).out, seconds=5)
@@ -258,10 +258,10 @@ def test_a_chat_of_its_own_leaves_nothing_behind(open_chat: Open, tiny: tuple[st
 def test_old_turns_make_room_in_a_full_context(open_chat: Open, tiny: tuple[str, ...]):
     terminal = open_chat(*tiny, "--no-draft", "--ignore-eos")
     terminal.enter("read a line")
-    terminal.wait_for("(cut: context full)\n> ")
+    terminal.wait_for("(cut: context full)\n\n> ")
     terminal.enter("and another one")
     terminal.wait_for("the oldest turn is kept, but not sent any more")
-    terminal.wait_for("(cut: context full)\n> ")
+    terminal.wait_for("(cut: context full)\n\n> ")
 
 
 def test_a_service_that_dies_ends_the_chat_in_one_line(open_chat: Open, tiny: tuple[str, ...]):

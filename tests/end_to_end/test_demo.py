@@ -191,7 +191,7 @@ def facts_of(shown: str) -> None:
     end = shown.rpartition("drafted by")[2].splitlines()
     assert [line.split("  ")[0] for line in end[1:4]] == ["code", "repeats", "repeats, 20 ms"]
     # A busy machine may have no time for a second token; the verdict says it then.
-    assert all(line.count(" tok/s") == 2 or line.count("n/a") == 3 for line in end[1:4])
+    assert all(line.count(" tok/s") == 2 or line.count("n/a") >= 3 for line in end[1:4])
     assert any(line.startswith(("Drafts ", "This target ", "This machine ")) for line in end[4:])
     assert any("outrider chat -m MODEL.gguf" in line for line in end)
 

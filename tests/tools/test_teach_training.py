@@ -25,6 +25,12 @@ from outrider.engine.model import Chunk  # noqa: E402
 from outrider.errors import InvalidConfig, StateUnavailable  # noqa: E402
 from outrider.kept_rows import Kept, KeptSource, KeptText, open_folder, write_shard  # noqa: E402
 from outrider_cli.screen import Progress as Screen  # noqa: E402
+from outrider_teach.acceptance import (  # noqa: E402
+    Acceptance,
+    Judgement,
+    curve,
+    draw_curve,
+)
 from outrider_teach.batches import (  # noqa: E402
     LONGEST,
     OVERLAP,
@@ -38,12 +44,8 @@ from outrider_teach.batches import (  # noqa: E402
 from outrider_teach.export import read_head, write_head  # noqa: E402
 from outrider_teach.head import EagleHead, HeadShape  # noqa: E402
 from outrider_teach.judging import (  # noqa: E402
-    Acceptance,
-    Judgement,
     by_position,
     chosen_by_both,
-    curve,
-    draw_curve,
     expected,
     in_rounds,
     judge,
@@ -451,9 +453,9 @@ def test_the_curve_is_lines_and_a_picture(tmp_path: Path) -> None:
         (100, Judgement(half, half, 9)),
         (200, Judgement(half, replace(half, accepted=0.7), 9)),
     ]
-    lines = curve(history).split("\n")
-    assert lines[1] == "    100  0.70  0.60  0.50  0.40  0.30   0.500  0.500  ##########"
-    assert lines[2].endswith("0.700  ############")
+    lines = curve(history)
+    assert lines[2] == "    100  0.70  0.60  0.50  0.40  0.30   0.500  0.500  ##########"
+    assert lines[3].endswith("0.700  ############")
     is_there = importlib.util.find_spec("matplotlib") is not None
     assert draw_curve(history, tmp_path / "curve.png") == is_there
     assert (tmp_path / "curve.png").exists() == is_there

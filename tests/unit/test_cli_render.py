@@ -19,7 +19,6 @@ from outrider.client import (
     Origin,
     PeerState,
     PeerStatus,
-    Request,
     RoundReport,
     SourceStatistics,
     Started,
@@ -30,8 +29,8 @@ from outrider.client import (
 )
 from outrider.messages import Rule
 from outrider.speculation import LOCAL_DRAFTERS, MODELS
-from outrider_cli.chat.state import COMMANDS, ChatState, Reply
 from outrider_cli.render import STYLES, Line, Transcript, Words, source_style
+from outrider_cli.screen import Prose
 from outrider_cli.statistics import (
     Comparison,
     cut_lines,
@@ -223,7 +222,7 @@ def test_each_source_has_a_line_with_what_it_did_and_cost():
     lines = table_lines(transcript_of(numbers), STATUS)
     assert ["".join(words.text for words in line) for line in lines[3:7]] == [
         "sources      drafted  accepted   right of proposed   cost",
-        "  model           20        12                 n/a   1.50 s, 75000 us a token",
+        "  model           20        12                 n/a   1.50 s, 75.0 ms a token",
         "  prediction       0         0            61 of 80   n/a",
         "  suffix           4         3            61 of 80   1.2 ms, 300 us a token",
     ]
@@ -316,7 +315,7 @@ def test_a_text_without_a_rate_is_not_compared():
         (
             {"drafted_token_count": 0, "sources": (SUFFIX,)},
             True,
-            "Drafts would not save time here, so none were made; nothing is lost.",
+            "Drafts would not save time here, so none were made.",
         ),
         ({"drafted_token_count": 0, "sources": (SUFFIX,)}, False, "Nothing was drafted."),
     ],
@@ -465,14 +464,38 @@ def test_no_word_is_broken_and_none_is_lost() -> None:
         assert all(len(line) <= width for line in lines if "/" not in line)
 
 
+class Shown:
+    """Keeps what is printed."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def show(self, words: Words) -> None:
+        self.text += words.text
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (("one two th", "ree four"), "one two\nthree four"),
+        (("a  b\n    in", "dented"), "a  b\n    indented"),
+        (("x" * 25, " y"), "x" * 25 + "\ny"),
+        (("中文" * 4, "字"), "中文" * 2 + "中\n" + "文中文字"),
+        (("exactly 11\n\n",), "exactly 11\n\n"),
+    ],
+)
+def test_an_answer_is_broken_between_words_as_it_comes(
+    pieces: tuple[str, ...], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "11")
+    screen = Shown()
+    prose = Prose(screen)
+    for piece in pieces:
+        prose.show(Words(piece))
+    prose.flush()
+    assert screen.text == shown
+
+
 def test_a_pipe_gets_one_line() -> None:
     assert wrapped("some words " * 40, None) == ["some words " * 40]
     assert wrapped("", 80) == [""]
-
-
-def test_every_command_of_a_chat_has_one_line_of_80_columns() -> None:
-    told = COMMANDS["help"].run(ChatState(Request(""), ""), "")
-    assert isinstance(told, Reply)
-    commands = [line for line in told.lines if line.startswith("/")]
-    assert len(commands) == len(COMMANDS)
-    assert max(map(len, commands)) <= 80

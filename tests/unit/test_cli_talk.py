@@ -71,7 +71,7 @@ def test_a_line_says_what_it_wants(talk: ChatState, line: str, act: object):
         ("/draft", "/draft takes on or off"),
         ("/draft maybe", "/draft takes on or off"),
         ("/k many", "/k takes a whole number, not 'many'"),
-        ("/k 65", "n_max: must be in [0, 64], not 65"),
+        ("/k 65", "/k: must be in [0, 64], not 65"),
         ("/temperature", "/temperature takes a number"),
         ("/temperature nan", "temperature: must be in"),
         ("/seed x", "/seed takes a whole number"),
@@ -93,7 +93,7 @@ def test_every_command_is_in_the_help(talk: ChatState):
     told = talk.take("/help")
     assert isinstance(told, Reply)
     assert [line.split()[0] for line in told.lines[: len(COMMANDS)]] == [f"/{c}" for c in COMMANDS]
-    assert max(map(len, told.lines)) <= 90
+    assert max(map(len, told.lines)) <= 80
 
 
 # --- what the commands change ---

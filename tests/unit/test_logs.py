@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outrider.logs import BackgroundLines, formatter, internal_error
+from outrider.logs import BackgroundLines, formatter, internal_error, renderer
 
 PROMPT = "canary in a prompt"
 ROOT = Path(__file__).parents[2]
@@ -97,7 +97,15 @@ def test_fields_that_do_not_fit_have_a_line_of_their_own(plain: None) -> None:
     file = "/srv/models/a-model-with-a-name-of-some-length.gguf"
     assert on_a_terminal("starting", file=file, outrider="0.1") == [
         "[info     ] starting",
-        f"                     file={file} outrider=0.1",
+        f"                     file={file}",
+        "                     outrider=0.1",
+    ]
+
+
+def test_a_terminal_is_spared_what_is_empty_and_ids_of_requests(plain: None) -> None:
+    fields = {"calls": "", "thoughts": "<think> </think>", "ids": "any", "request": "2" * 32}
+    assert on_a_terminal("chat template", **fields) == [
+        "[info     ] chat template thoughts='<think> </think>'"
     ]
 
 
@@ -112,6 +120,21 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
 def test_what_others_wrote_gives_a_terminal_no_orders(plain: None) -> None:
     lines = on_a_terminal("lost\x1b[2J", detail="a\nb\x9b1m", model="\x1b]0;x\x07")
     assert lines == [r"[info     ] lost\x1b[2J: a b\x9b1m model=\x1b]0;x\x07"]
+
+
+def test_a_terminal_of_several_services_names_whose_line_it_is(plain: None) -> None:
+    event = {
+        "time": "2023-11-14T22:13:20",
+        "level": "info",
+        "message": "serving",
+        "model": "x" * 40,
+    }
+    with terminal() as descriptor:
+        lines = renderer(descriptor, "target")(event).split("\n")
+    assert [line[9:] for line in lines] == [
+        "[info     ] target: serving",
+        " " * 12 + "model=" + "x" * 40,
+    ]
 
 
 @contextmanager

@@ -7,15 +7,19 @@ tests/unit/test_screens.py` writes what is shown now; the difference is for a re
 from __future__ import annotations
 
 import ast
+import asyncio
 import io
 import os
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.color import ColorType
@@ -24,27 +28,51 @@ from rich.errors import StyleSyntaxError
 from rich.style import Style
 
 from outrider.client import (
+    CallFailed,
     ControllerView,
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
     GenerationView,
+    Origin,
     PeerState,
     RefusedDraft,
+    Request,
+    RoundReport,
+    Started,
     Status,
+    TextPiece,
 )
+from outrider.drafters.ngram_cache import NgramCache
+from outrider.logs import renderer
+from outrider.messages import Rule
 from outrider_bench.report import pair_lines, verdict_lines
+from outrider_certs.authority import Made
+from outrider_certs.command import made_line
 from outrider_cli import run, settings
 from outrider_cli.app import app
+from outrider_cli.chat.session import ChatSession
+from outrider_cli.chat.state import ChatState
 from outrider_cli.demo.questions import requests_for
 from outrider_cli.demo.show import open_show
 from outrider_cli.doctor.checks import Finding, Severity, judge_numerics, judge_token
 from outrider_cli.doctor.command import _show as show_findings
 from outrider_cli.doctor.report import judge_gain
+from outrider_cli.generate.execute import RoundReader, TextOutput
 from outrider_cli.options import ClientOptions
-from outrider_cli.screen import note, open_screen, show_lines, show_view
+from outrider_cli.render import STYLES, Transcript, Words
+from outrider_cli.screen import note, open_screen, show_view
 from outrider_cli.services.next_steps import NextSteps
-from outrider_cli.statistics import statistics_lines, table_lines
 from outrider_cli.status_table import status_view
+from outrider_cli.terminal import say
 from outrider_cli.top import TopView
+from outrider_lookup.command import tell_limits, tell_saved
+from outrider_lookup.stats import LookupFigures, figure_lines
+from outrider_teach.acceptance import Acceptance, Judgement, curve
+from outrider_teach.trying import Tried, lines_of, table
 from tests.tools.unit.test_bench_report import DEFAULT, ONE_USER, RESULT, Measured, turns
+from tests.tools.unit.test_teach_command import SMOL
 from tests.unit.test_cli_render import (
     COMPARED,
     LONG,
@@ -53,10 +81,11 @@ from tests.unit.test_cli_render import (
     READY,
     STATISTICS,
     SUFFIX,
-    transcript_of,
 )
+from tests.unit.test_cli_rounds import KEY, THE, report
 from tests.unit.test_demo import Row
 from tests.unit.test_demo import run as measured_run
+from tests.unit.test_logs import terminal as pseudo_terminal
 
 SCREENS = Path(__file__).parent / "screens"
 WIDTHS = (80, 120)
@@ -161,10 +190,155 @@ def show_top() -> None:
     Console(highlight=False).print(view.frame())
 
 
-def show_statistics() -> None:
-    screen, text = open_screen(), transcript_of(_NUMBERS)
-    show_lines(screen, [*statistics_lines(text, _STATUS, COMPARED), []])
-    show_lines(screen, table_lines(text, _STATUS))
+def events_of(*pieces: tuple[str, Origin], report: RoundReport | None = None) -> list[Event]:
+    """Return the events of a text that came in one round."""
+    texts = tuple(TextPiece(*piece) for piece in pieces)
+    origins = tuple(piece.origin for piece in texts)
+    return [
+        Started((0, 1, 2), 42, Rule.SHARED_NOISE),
+        Delta(tuple(range(len(texts))), origins, texts, report),
+        Finished(FinishReason.END_OF_TEXT, _NUMBERS),
+    ]
+
+
+_ROUND = events_of(
+    ("The", Origin.DRAFTED),
+    (" main", Origin.CORRECTED),
+    report=report(THE, KEY, KEY, accepted=1, sources=("suffix", "model", "model")),
+)
+
+
+def show_generate() -> None:
+    for kind in (TextOutput, RoundReader):
+        reader, transcript = kind(open_screen(), "Once upon a time: "), Transcript()
+        for event in _ROUND:
+            transcript.add(event)
+            reader.read(event)
+        reader.end(transcript, _STATUS, COMPARED)
+        print()
+
+
+_ANSWERS: dict[str, list[Event]] = {
+    "the capital of France?": events_of(
+        ("Paris is", Origin.PLAIN),
+        (" the capital", Origin.DRAFTED),
+        (" of France", Origin.CORRECTED),
+        (", and", Origin.BONUS),
+        (" known for its art, its museums and the tower that stands by its ri", Origin.PLAIN),
+        ("ver, the Seine.", Origin.PLAIN),
+    ),
+    "think first": events_of(
+        ("<think>\nThey want thoughts.\n</think>\n\n", Origin.PLAIN), ("Done.", Origin.DRAFTED)
+    ),
+    "the weather?": events_of(
+        ('<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>', Origin.PLAIN)
+    ),
+}
+_TYPED = (
+    *("/help", *_ANSWERS, "/stats", "/stats all", "and now?", "/hlep", "/k 99", "/draft off"),
+    "/save /no/such/folder/chat.json",
+)
+
+
+class Typed:
+    """Stands for a keyboard at which these lines are typed."""
+
+    is_interactive = True
+
+    def __init__(self) -> None:
+        self._lines = iter(_TYPED)
+
+    def read(self, notice: object) -> str | None:
+        line = next(self._lines, None)
+        print(f"> {line or ''}")
+        return line
+
+
+class Partner:
+    """Stands for services that answer what is known, until they are gone."""
+
+    async def stands_in(self, status: Status) -> bool:
+        return True
+
+    async def status(self) -> Status:
+        return _STATUS
+
+    async def answer(self, talk: ChatState, question: str, show: Callable[[Event], None]) -> None:
+        if question not in _ANSWERS:
+            told = "no orchestrator answers at 127.0.0.1:1: the connection is refused"
+            raise CallFailed("UNAVAILABLE", "UNAVAILABLE", told, {})
+        for event in _ANSWERS[question]:
+            show(event)
+
+    async def loss_of_draft(self) -> str:
+        raise AssertionError("no key is waited for")
+
+
+def show_chat() -> None:
+    partner: Any = Partner()
+    with asyncio.Runner() as runner:
+        session = ChatSession(ChatState(Request("")), partner, runner, Typed())
+        session.open(_STATUS)
+        while session.is_open:
+            session.step()
+
+
+def show_certs() -> None:
+    end = datetime(2027, 11, 28, tzinfo=UTC)
+    hosts = ("gpu-host-01.example.org", "10.20.130.140", "localhost", "127.0.0.1", "::1")
+    for made in (
+        Made(Path("certs/ca.pem"), "authority", (), end),
+        Made(Path("certs/gpu.pem"), "server", hosts, end),
+    ):
+        say(made_line(made), sys.stdout, indent=2)
+
+
+def show_lookup() -> None:
+    tell_saved(NgramCache(), Path("past-texts.lcd"), as_json=False)
+    print(*figure_lines(LookupFigures(3072, 1024, 3, 1813, 762, 175, 0.041, 0.168)), sep="\n")
+    tell_limits(3072, 1024, 175)
+
+
+def show_teach() -> None:
+    for line in SMOL.lines("/srv/models/SmolLM2-135M-Instruct.head.gguf.work", 150, "the CPU"):
+        say(line, sys.stdout, indent=10)
+    low, high = (Acceptance((x, x / 2, x / 3, x / 4, x / 5), x / 2) for x in (0.24, 0.81))
+    print(*curve([(100, Judgement(low, low, 9)), (12_000, Judgement(high, high, 9))]), "", sep="\n")
+    tried = [Tried("chat", 0.0, 30, 15, 1.2), Tried("code", 0.8, 90, 81, 1.6)]
+    print(*table(lines_of(tried)), sep="\n")
+
+
+_LOGGED: tuple[tuple[str, str, dict[str, object]], ...] = (
+    (
+        "info",
+        "starting",
+        {"outrider": "1.2.3", "python": "3", "file": f"/srv/{_NAME}.gguf"},
+    ),
+    ("info", "loading", {"percent": 50}),
+    (
+        "info",
+        "serving",
+        {"model": _NAME, "context": 131072, "sessions": 8, "threads": 16, "address": "[::]:50062"},
+    ),
+    ("warning", "no GPU, so the CPU computes", {"detail": "no driver answers"}),
+    ("info", "chat template", {"calls": "", "thoughts": "<think> </think>", "ids": "any"}),
+    ("info", "joining", {"address": "gpu-host-01.example.org:50060"}),
+    ("info", "joined", {}),
+    ("warning", "not joined", {"address": "gpu:50060", "detail": _REFUSED.reason}),
+    ("info", "draft joined", {"request": "2" * 32, "address": "10.0.0.9:4", "model": "small"}),
+    ("warning", "draft lost", {"detail": "waiting for the draft at gpu:50061 (it is refused)"}),
+    ("error", "internal error id=0a1b2c3d", {}),
+)
+
+
+def show_logs() -> None:
+    noon = time.mktime((2026, 11, 28, 12, 0, 0, 0, 0, -1))
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(noon))
+    with pseudo_terminal(int(os.environ["COLUMNS"])) as descriptor:
+        for name in ("", "orchestrator"):
+            render = renderer(descriptor, name)
+            for level, message, fields in _LOGGED:
+                print(render({"time": when, "level": level, "message": message, **fields}))
 
 
 def show_plan() -> None:
@@ -180,8 +354,20 @@ def show_bench() -> None:
 
 
 def show_demo() -> None:
-    pairs = [(measured_run(48), measured_run(81, suffix=9, copy=8, ngram=7))]
-    open_show().close([Row(request, 3 * pairs) for request in requests_for(True)])
+    slow, fast = measured_run(48), measured_run(81, suffix=9, copy=8, ngram=7)
+    show = open_show()
+    show.open(MODEL)
+    first, _, linked = requests_for(True)
+    for request, pairs in ((first, [(slow, fast)]), (linked, [])):
+        scene = show.scene("1 of 3", request)
+        scene.plain(Words("The capital of France is Paris, which is known for its art. " * 3))
+        scene.drafted(Words("The capital of France is Paris.", STYLES[Origin.DRAFTED]))
+        scene.finish_plain(slow)
+        scene.finish_drafted(fast)
+        Console(highlight=False).print(scene.side_by_side())
+        show.end_of_request(Row(request, pairs))
+    rows = [Row(each, 3 * [(slow, fast)]) for each in requests_for(True)]
+    show.close(rows)
 
 
 def show_doctor() -> None:
@@ -239,12 +425,17 @@ SHOWN: dict[str, Callable[[], object]] = {
     "help": show_help,
     "status": show_status,
     "top": show_top,
-    "generate": show_statistics,
+    "generate": show_generate,
+    "chat": show_chat,
     "plan": show_plan,
     "pair": lambda: run(["pair", "qwen3"]),
     "config": lambda: run(["config", "show", "status"]),
     "bench": show_bench,
     "demo": show_demo,
+    "teach": show_teach,
+    "certs": show_certs,
+    "lookup": show_lookup,
+    "logs": show_logs,
     "doctor": show_doctor,
     "up": show_up,
     "mistakes": show_mistakes,

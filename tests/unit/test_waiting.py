@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.peers import DialledPeer
 from outrider.client import OutriderClient, PeerState, PeerStatus, Status
 from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
@@ -60,3 +61,8 @@ async def test_what_is_waited_for_elsewhere_is_shown(address: str, shown: str) -
     client: Any = Answers(waits, ready)
     assert await wait_for_pair(cast(OutriderClient, client), progress) is ready
     assert progress.texts == [shown]
+
+
+async def test_an_address_is_named_without_how_it_is_reached() -> None:
+    peer = DialledPeer("target", "plain://gpu:50062")
+    assert peer.detail == "waiting for the target at gpu:50062"

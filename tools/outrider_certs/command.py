@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from outrider_cli.terminal import say
+
+if TYPE_CHECKING:
+    from outrider_certs.authority import Made
 
 _MOST_DAYS = 3650
 
@@ -43,7 +49,7 @@ def certs(
     from outrider.extensions import installing
 
     try:
-        from outrider_certs.authority import Authority, Made, read_wanted
+        from outrider_certs.authority import Authority, read_wanted
     except ModuleNotFoundError as error:
         if error.name != "cryptography":
             raise
@@ -65,8 +71,11 @@ def certs(
     for each in wanted:
         authority.issue(each, days)
 
-    def line(made: Made) -> str:
-        hosts = f" of {', '.join(made.hosts)}" if made.hosts else ""
-        return f"{made.path}: {made.kind}{hosts}, until {made.end:%Y-%m-%d}"
+    for line in map(made_line, authority.made) if authority.made else ["nothing to make"]:
+        say(line, sys.stdout, indent=2)
 
-    print("\n".join(map(line, authority.made)) or "nothing to make")
+
+def made_line(made: Made) -> str:
+    """Return what is said of a file that was made."""
+    hosts = f" of {', '.join(made.hosts)}" if made.hosts else ""
+    return f"{made.path}: {made.kind}{hosts}, until {made.end:%Y-%m-%d}"

@@ -75,7 +75,7 @@ def create(
             tail = cache.count(tail, ids[start : start + _STEP], (STATIC_SIZE,))
             progress.report(min(start + _STEP, len(ids)))
     _save(cache, lookup_cache_static, "lookup-cache-static")
-    _tell_saved(cache, lookup_cache_static, as_json, n_input=len(ids))
+    tell_saved(cache, lookup_cache_static, as_json, n_input=len(ids))
 
 
 def merge(
@@ -94,7 +94,7 @@ def merge(
     for part in parts:
         merged.merge(_load(part, "merge"))
     _save(merged, place, "merge")
-    _tell_saved(merged, place, as_json, n_files=len(parts))
+    tell_saved(merged, place, as_json, n_files=len(parts))
 
 
 def stats(
@@ -147,10 +147,10 @@ def stats(
         print(json.dumps(figure_object(figures)))
         return
     print(*figure_lines(figures), sep="\n")
-    _tell_limits(figures.n_input, piece, figures.n_tied)
+    tell_limits(figures.n_input, piece, figures.n_tied)
 
 
-def _tell_limits(token_count: int, piece: int, tied: int) -> None:
+def tell_limits(token_count: int, piece: int, tied: int) -> None:
     """Say what the figures alone would hide."""
     from outrider_cli.screen import note
 
@@ -225,14 +225,14 @@ def _save(cache: NgramCache, path: Path, option: str) -> None:
         raise error.named(option) from None
 
 
-def _tell_saved(cache: NgramCache, path: Path, as_json: bool, **counts: int) -> None:
+def tell_saved(cache: NgramCache, path: Path, as_json: bool, **counts: int) -> None:
     """Say what a file now holds."""
     found: dict[str, Any] = {"file": str(path), **counts}
     found |= {"n_ngrams": len(cache), "n_pairs": cache.pair_count}
     if as_json:
         print(json.dumps(found))
     else:
-        print(f"{path}: {len(cache)} n-grams, {cache.pair_count} with what followed them")
+        print(f"{path}: {len(cache):,} n-grams, {cache.pair_count:,} continuations")
 
 
 lookup = typer.Typer(

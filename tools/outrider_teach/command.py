@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -457,11 +458,13 @@ def _run(plan: _Plan) -> None:
 def _announce(plan: _Plan) -> None:
     import torch
 
+    from outrider_cli.terminal import say
+
     if plan.asked.engine.threads:
         torch.set_num_threads(plan.asked.engine.threads)
     device = "the GPU" if torch.cuda.is_available() else "the CPU"
-    lines = plan.needs.lines(str(plan.folder.path), plan.asked.minutes, device)
-    print(*lines, sep="\n", flush=True)
+    for line in plan.needs.lines(str(plan.folder.path), plan.asked.minutes, device):
+        say(line, sys.stdout, indent=10)
 
 
 def _write(plan: _Plan, progress: Progress) -> None:

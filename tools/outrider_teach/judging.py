@@ -9,9 +9,7 @@ has what was drafted before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,55 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outrider.kept_rows import KeptText
+from outrider_teach.acceptance import LENGTH, POSITIONS, Acceptance, Judgement
 from outrider_teach.batches import Batch, batch_of, packed, windows_of
 from outrider_teach.student import Step, Student
 
-POSITIONS = 5  # of a draft, that are judged
-LENGTH = 3  # tokens of a draft in `accepted`; llama-server's default
 TEMPERATURE = 0.8
 _SIZE = 4096  # learned rows of a batch
 _LOGITS = 1 << 23  # that are in memory at once: 32 MiB
-_INCHES = (7.0, 4.2)
-_DOTS = 150
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Of drafts: each figure is between 0 and 1."""
-
-    positions: tuple[float, ...]
-    """At each position of a draft, where all before it was accepted."""
-    accepted: float
-    """Of what is drafted, three tokens at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A student's acceptance on held-out texts."""
-
-    greedy: Acceptance
-    sampled: Acceptance
-    """At a temperature of .8."""
-    tokens: int
-    """Of the texts that were read."""
-
-    @property
-    def score(self) -> float:
-        """What is best: tokens accepted of three, the mean over both ways to write."""
-        return (self.greedy.accepted + self.sampled.accepted) / 2
-
-    def as_numbers(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        return asdict(self)
-
-    @classmethod
-    def of_numbers(cls, found: dict[str, Any]) -> Self:
-        """Return the judgement that a checkpoint has kept."""
-        greedy, sampled = (
-            Acceptance(tuple(found[each]["positions"]), found[each]["accepted"])
-            for each in ("greedy", "sampled")
-        )
-        return cls(greedy, sampled, found["tokens"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,35 +138,3 @@ def in_rounds(windows: Sequence[NDArray[np.float32]]) -> float:
             count = int(np.cumprod(right[at, :LENGTH]).sum())
             accepted, drafted, at = accepted + count, drafted + LENGTH, at + count + 1
     return accepted / max(1, drafted)
-
-
-def curve(history: Sequence[tuple[int, Judgement]]) -> str:
-    """Return the acceptance at each position, step by step, as lines for a terminal."""
-    lines = ["   step  " + "  ".join(f"{k + 1:>4}" for k in range(POSITIONS)) + "   n=3   T .8"]
-    for step, judged in history:
-        positions = "  ".join(f"{x:.2f}" for x in judged.greedy.positions)
-        bar = "#" * round(20 * judged.score)
-        lines.append(
-            f"{step:>7}  {positions}   {judged.greedy.accepted:.3f}  "
-            f"{judged.sampled.accepted:.3f}  {bar}"
-        )
-    return "\n".join(lines)
-
-
-def draw_curve(history: Sequence[tuple[int, Judgement]], path: Path) -> bool:
-    """Draw the curve as a PNG file; return whether matplotlib is there to do so."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    figure = Figure(figsize=_INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    steps = [step for step, _ in history]
-    for k in range(POSITIONS):
-        points = [judged.greedy.positions[k] for _, judged in history]
-        axes.plot(steps, points, label=f"position {k + 1}")
-    axes.plot(steps, [j.sampled.accepted for _, j in history], "--", label="T .8, of 3")
-    axes.set(xlabel="step", ylabel="held-out acceptance", ylim=(0, 1))
-    axes.legend()
-    figure.savefig(path, dpi=_DOTS)
-    return True

@@ -108,13 +108,13 @@ class Needs:
     def lines(self, folder: str, minutes: float, device: str) -> list[str]:
         """Return what it will take, for people."""
         target = self.target
-        training = f"{show_bytes(self.training_memory)} to train, beside the rows, which are mapped"
+        training = f"{show_bytes(self.training_memory)} to train"
         if self.is_tried:
-            training += f"; {show_bytes(self.trying_memory)} to try it"
+            training += f", {show_bytes(self.trying_memory)} to try it"
         writing = [
             f"writes    {self.tokens:,} tokens of answers, {self.sessions} at once: "
             f"{show_bytes(self.disk)} in {folder}",
-            f"memory    {show_bytes(self.writing_memory)} to write; {training}",
+            f"memory    {show_bytes(self.writing_memory)} to write, {training}",
         ]
         return [
             f"target    {target.name}: {target.layers} layers of {target.width}, "

@@ -17,11 +17,12 @@ import torch
 from outrider.errors import InvalidConfig
 from outrider.kept_rows import KeptText
 from outrider_cli.screen import Progress as Screen
+from outrider_teach.acceptance import Judgement, curve, draw_curve
 from outrider_teach.batches import is_held_out
 from outrider_teach.draft import DraftModel, new_draft
 from outrider_teach.export import write_draft, write_head
 from outrider_teach.head import EagleHead
-from outrider_teach.judging import Judgement, curve, draw_curve, judge
+from outrider_teach.judging import judge
 from outrider_teach.student import Student
 from outrider_teach.target_weights import TargetFile
 from outrider_teach.training import Progress, Training, TrainingConfig, new_head
@@ -141,7 +142,7 @@ class Teaching:
             write_head(out, self.student, self._lesson.target)
         elif isinstance(self.student, DraftModel):
             write_draft(out, self.student, self._lesson.target)
-        lines = curve(self.history).splitlines()
+        lines = curve(self.history)
         picture = out.with_suffix(".png")
         if draw_curve(self.history, picture):
             lines.append(f"drawn in {picture}")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from outrider.errors import StateUnavailable
 from outrider.kept_rows import KeptText
+from outrider_teach.acceptance import Judgement
 from outrider_teach.batches import (
     Window,
     batch_of,
@@ -32,7 +33,7 @@ from outrider_teach.batches import (
     windows_of,
 )
 from outrider_teach.head import EagleHead
-from outrider_teach.judging import Judgement, judge
+from outrider_teach.judging import judge
 from outrider_teach.loss import distance, wanted
 from outrider_teach.optimiser import Optimiser, pace
 from outrider_teach.student import Student
