@@ -49,8 +49,8 @@ class Distribution:
 
     def draw(self, u: float) -> int:
         """Return the id that `u` in (0, 1) falls on, walking the ids as listed."""
-        sums = np.cumsum(self.weights)
-        index = int(np.searchsorted(sums, u * sums[-1], side="right"))
+        sums = self.weights.cumsum()
+        index = int(sums.searchsorted(u * sums[-1], side="right"))
         return int(self.token_ids[min(index, len(sums) - 1)])
 
     def race(self, seed: int, stream: int, position: int) -> tuple[int, float]:

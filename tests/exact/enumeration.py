@@ -223,6 +223,11 @@ class Speculation:
                     yield longer, probability * share
 
 
+def drawing(model: Model) -> Callable[[Context, float], int]:
+    """Return what draws a model's next token. Of one number it is asked once: boxes share them."""
+    return functools.cache(lambda context, u: model(context).draw(u))
+
+
 def draw_distribution(row: Distribution) -> dict[int, float]:
     """Return the distribution of `row.draw`, computed from its own answers."""
     return integrate(

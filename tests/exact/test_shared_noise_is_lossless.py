@@ -23,6 +23,7 @@ from tests.exact.enumeration import (
     TextDistribution,
     chi_square_p_value,
     draw_breakpoints,
+    drawing,
     emitted_distribution,
     integrate,
     random_model,
@@ -49,11 +50,13 @@ def match_round(target: Model, drafter: Drafter, vocabulary: int, *others: Model
     `others` are the models whose draws also depend on those numbers.
     """
 
+    sample = drawing(target)
+
     def round_distribution(context: Context) -> TextDistribution:
         def emit(u: Uniform) -> Context:
             draft = drafter(context, u)
             samples = [
-                target(context + draft[:i]).draw(u(Purpose.NEXT, i)) for i in range(len(draft) + 1)
+                sample(context + draft[:i], u(Purpose.NEXT, i)) for i in range(len(draft) + 1)
             ]
             verdict = match(draft, samples)
             return (*draft[: verdict.accepted_count], verdict.next_token_id)
@@ -78,11 +81,12 @@ def always(*token_ids: int) -> Drafter:
 
 def informed(draft: Model, length: int) -> Drafter:
     """Return a drafter that draws with the very numbers of the target."""
+    draw = drawing(draft)
 
     def drafter(context: Context, u: Uniform) -> Context:
         guess: Context = ()
         for i in range(length):
-            guess = (*guess, draft(context + guess).draw(u(Purpose.NEXT, i)))
+            guess = (*guess, draw(context + guess, u(Purpose.NEXT, i)))
         return guess
 
     return drafter
