@@ -297,7 +297,7 @@ def test_a_chat_goes_on_when_its_orchestrator_was_away(open_chat: Open, tiny: tu
         for process in (target, orchestrator):
             process.start()
         until(lambda: "\ntarget " in (out := status(orchestrator.address).out) and "ready" in out)
-        terminal = open_chat("--orchestrator", orchestrator.address, *ENDLESS)
+        terminal = open_chat("--orchestrator", orchestrator.address, "--ignore-eos", "-n", "8")
         assert "note: without a draft model: " in terminal.shown
         orchestrator.kill()
         terminal.enter("read a line")

@@ -32,7 +32,10 @@ def test_the_target_alone_drafts_nothing(alone: Any):
 
 @pytest.mark.parametrize("length", ["1", "4", "8"] if THOROUGH else ["4"])
 def test_greedy_text_is_the_targets_whatever_the_draft_length(alone: Any, length: str):
-    drafted = outrider_json(*LOCAL, "--n-draft", length, "-n", "64")
+    command = Command("generate", "--json", *LOCAL, "--n-draft", length, "-n", "64")
+    command.wait_for_services("target", "draft", "orchestrator")
+    drafted = command.finish().json
+    assert command.services() == {}, "a service outlives the command"
     assert drafted["token_ids"] == alone["token_ids"]
     assert drafted["text"] == alone["text"]
     assert drafted["origins"].count("drafted") == drafted["statistics"]["accepted_token_count"] > 20
@@ -126,13 +129,6 @@ def test_a_draft_with_another_vocabulary_translates(alone: Any, tmp_path: Path):
 
 
 # --- nothing is left behind ---
-
-
-def test_no_service_outlives_the_command():
-    command = Command("generate", *LOCAL, "-n", "16")
-    command.wait_for_services("target", "draft", "orchestrator")
-    assert command.finish().code == 0
-    assert command.services() == {}
 
 
 def test_interrupting_stops_the_services():

@@ -10,7 +10,7 @@ import grpc
 from tests.support.processes import ServiceProcess, Services, running_services
 
 PROMPT = "def read_config(path):"
-LIMIT = 256
+LIMIT = 128
 STOPPED_AT = 16
 """Tokens after which the signal comes; some hundred milliseconds of work are left."""
 
