@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
 import os
 import platform
@@ -26,18 +27,27 @@ from outrider.errors import DecodeFailed
 Event = MutableMapping[str, Any]
 
 
-def _read(logger: Any, method: str, event: Event) -> Event:
-    """Return a record as an event, to be rendered."""
-    record = event["_record"]
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)),
-        "level": record.levelname.lower(),
-        "where": record.name,
-        "message": event["event"],
-        **_whose(),
-        **getattr(record, "fields", {}),
-        "exc_info": event.get("exc_info"),
-    }
+class _Events(logging.Formatter):
+    """Makes an event of a record, and a line of that."""
+
+    def __init__(self, render: Callable[[Event], str]) -> None:
+        super().__init__()
+        self._render = render
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, and the trace of a bug in it or below it."""
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        return self._render(
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)),
+                "level": record.levelname.lower(),
+                "where": record.name,
+                "message": record.getMessage(),
+                **_whose(),
+                **getattr(record, "fields", {}),
+                **({"exception": trace} if trace else {}),
+            }
+        )
 
 
 def _whose() -> dict[str, str]:
@@ -56,7 +66,7 @@ _SHOWN = {
 }
 """Of messages with many fields, those that a terminal shows; of any other it shows all."""
 
-_HIDDEN = ("where", "request", "exc_info")  # from a terminal
+_HIDDEN = ("where", "request")  # from a terminal
 _PREFIX = len("12:34:56 [warning  ] ")
 _NARROW = 80  # columns, where a terminal does not say how many it has
 _DIM = 2  # of a terminal's styles
@@ -69,11 +79,8 @@ def renderer(descriptor: int, name: str = "") -> Callable[[Event], str]:
 
     There a name stands before each message, of the service whose events they are.
     """
-    from structlog import processors
-
     if not os.isatty(descriptor):
-        as_json = processors.JSONRenderer()
-        return lambda event: str(as_json(None, "", event))
+        return lambda event: json.dumps(event, default=repr)
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     paint = _uncoloured if plain else _coloured
     return lambda event: _words(event, name, _columns(descriptor), paint)
@@ -206,12 +213,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 def formatter(descriptor: int) -> logging.Formatter:
     """Return what makes lines of records, for a terminal or for anything else."""
-    from structlog import processors, stdlib
-
-    render = renderer(descriptor)
-    return stdlib.ProcessorFormatter(
-        processors=[_read, processors.format_exc_info, lambda _, __, event: render(event)]
-    )
+    return _Events(renderer(descriptor))
 
 
 def start_logging(level: str = "info") -> None:
