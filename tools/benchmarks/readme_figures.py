@@ -103,17 +103,21 @@ def _cells(result: Result, row: Row) -> Iterator[str]:
     alone = fastest(_of(row, LLAMA_SERVER, drafts=False))
     drafted = fastest(_of(row, LLAMA_SERVER, drafts=True))
     plain = fastest(_of(row, OUTRIDER, drafts=False))
-    ours = fastest(_of(row, OUTRIDER, drafts=True))
-    best = fastest([alone, drafted])
+    ours, best = _compared(row)
     yield _machine(result)
     yield _request(result, row)
     yield _rate(alone)
     yield f"{_rate(drafted)} (of {drafted.draft_tokens})"
     yield _rate(plain)
     yield _rate(ours)
-    yield _verdict(ours, best)
-    firsts = (median(each.first_token_seconds) for each in (best, ours))
-    yield " / ".join(f"{1e3 * seconds:.0f}" for seconds in firsts)
+    yield _verdict(_ratios(ours, best))
+    yield f"{_first_token(best)} / {_first_token(ours)}"
+
+
+def _compared(row: Row) -> tuple[Arm, Arm]:
+    """Return Outrider with drafts, and llama-server at its best with drafts or without."""
+    best = fastest(each for each in row.arms if each.program == LLAMA_SERVER)
+    return fastest(_of(row, OUTRIDER, drafts=True)), best
 
 
 def _of(row: Row, program: str, *, drafts: bool) -> list[Arm]:
@@ -151,15 +155,30 @@ def _rate(arm: Arm) -> str:
     return f"{middle:.0f}" if middle >= 100 else f"{middle:.1f}"
 
 
-def _verdict(ours: Arm, best: Arm) -> str:
-    """Return our rate over theirs, prompt by prompt, and in words who is faster if any is."""
-    ratios = [
-        mine / theirs
-        for mine, theirs in zip(ours.tokens_per_second, best.tokens_per_second, strict=True)
-    ]
-    if max(ratios) < 1.0:
+def _first_token(arm: Arm) -> int:
+    """Return the median time to the first token in whole milliseconds, as it is shown."""
+    return round(1e3 * median(arm.first_token_seconds))
+
+
+def _ratios(ours: Arm, best: Arm) -> list[float]:
+    """Return our rate over theirs, prompt by prompt."""
+    rates = zip(ours.tokens_per_second, best.tokens_per_second, strict=True)
+    return [mine / theirs for mine, theirs in rates]
+
+
+def _is_faster(ratios: Sequence[float]) -> bool:
+    return min(ratios) > 1.0
+
+
+def _is_slower(ratios: Sequence[float]) -> bool:
+    return max(ratios) < 1.0
+
+
+def _verdict(ratios: Sequence[float]) -> str:
+    """Return the ratios, and in words who is faster if any is."""
+    if _is_slower(ratios):
         return f"{_ranged(ratios, 2)}: llama-server is faster"
-    if min(ratios) > 1.0:
+    if _is_faster(ratios):
         return f"**{_ranged(ratios, 2)}**"
     return f"{_ranged(ratios, 2)}: no clear difference"
 
@@ -172,6 +191,19 @@ def _ranged(values: Sequence[float], digits: int) -> str:
     return f"{middle} [{low}, {high}]"
 
 
+def _summary(rows: Sequence[Row]) -> str:
+    """Return in how many rows who is faster, and in how many our first token comes later."""
+    pairs = [_compared(row) for row in rows]
+    ratios = [_ratios(*pair) for pair in pairs]
+    faster, slower = sum(map(_is_faster, ratios)), sum(map(_is_slower, ratios))
+    later = sum(_first_token(ours) > _first_token(best) for ours, best in pairs)
+    return (
+        f"Of {len(pairs)} rows Outrider is faster in {faster} and llama-server in {slower}; "
+        f"{len(pairs) - faster - slower} show no clear difference. "
+        f"Outrider's first token comes later in {later}."
+    )
+
+
 def _legend(results: Sequence[Result]) -> str:
     arms = [arm for result in results for row in result.rows for arm in row.arms]
     counts = sorted({len(arm.tokens_per_second) for arm in arms})
@@ -181,11 +213,12 @@ def _legend(results: Sequence[Result]) -> str:
     prompts = sorted({row.prompt_tokens for result in results for row in result.rows})
     made = sorted({(each.date, each.commit) for each in results})
     lines = [
-        f"Tokens per second after the first, of all users together: medians of {_either(counts)} "
-        f"random prompts of {_either(prompts)} tokens, {_either(tokens)} written after each, the "
-        f"same prompts for all; the ratio prompt by prompt [least, most]. llama-server: the best "
-        f"of drafts of {_either(lengths)} tokens by the same draft model or head and flash "
-        f"attention {_either(flash)}, chosen by these figures. First token: its best / Outrider. "
+        f"{_summary([row for result in results for row in result.rows])} The rates are tokens per "
+        f"second after the first, of all users together: medians over {_either(counts)} random "
+        f"prompts of {_either(prompts)} tokens, each continued by {_either(tokens)}. Ratios are of "
+        f"the same prompt, with [least, most]. llama-server ran with drafts of {_either(lengths)} "
+        f"tokens by the same draft model or head, and with flash attention {_either(flash)}; its "
+        "columns show the fastest. First token: llama-server's best / Outrider. "
         f"Measured {_either([f'{date} at {commit}' for date, commit in made])}.",
         "`python -m benchmarks.beside_llama_server` measures and `python -m "
         "benchmarks.readme_figures` prints this.",

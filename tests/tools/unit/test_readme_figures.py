@@ -95,6 +95,15 @@ def test_drafts_that_do_not_pay_are_measured_against_llama_server_without_them()
     assert cells(replace(result, rows=[slow]))[6] == "**2.05 [2.00, 2.10]**"
 
 
+def test_the_lines_below_count_who_is_faster_and_whose_first_token_is_later():
+    faster, slower, neither = a_result(30.0, 32.0), a_result(7.5, 8.0), a_result(18.0, 8.0)
+    row = slower.rows[0]
+    late = replace(row, arms=[replace(row.arms[0], first_token_seconds=[0.05]), *row.arms[1:]])
+    text = table([faster, replace(slower, rows=[late, row]), neither])
+    assert "faster in 1 and llama-server in 2; 1 show no clear difference." in text
+    assert "Of 4 rows" in text and "first token comes later in 1." in text
+
+
 def test_machines_are_named_by_what_computes():
     assert cells(a_result(1.0, 1.0))[0] == "A CPU, 2 cores"
     apart = cells(a_result(1.0, 1.0, round_trip_ms=20.0))
