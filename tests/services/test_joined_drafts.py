@@ -141,6 +141,16 @@ async def test_a_draft_that_joined_drafts_and_the_text_stays(temperature: float)
             assert_right(completion, request(temperature=temperature))
 
 
+async def test_a_text_whose_drafters_name_no_model_is_shown_to_no_draft() -> None:
+    async with accepting() as orchestrator, scripted(orchestrator) as call:
+        invited = asyncio.create_task(invitation(call))
+        for drafters in (["suffix", "copy"], ["eagle3"]):
+            await generate(orchestrator, request(drafters=drafters))
+        assert not invited.done()
+        await generate(orchestrator, request())
+        await asyncio.wait_for(invited, PATIENCE)
+
+
 async def test_a_draft_that_joins_in_the_middle_of_a_text_drafts_the_rest_of_it() -> None:
     async with accepting() as orchestrator:
         late = JoiningDraft(orchestrator.address, good_draft)
