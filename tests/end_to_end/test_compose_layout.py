@@ -30,10 +30,11 @@ def services(text: str) -> dict[str, Any]:
     return found
 
 
-def override() -> dict[str, Any]:
-    """Return the services of the override file that deploy/README.md shows."""
-    [text] = re.findall(r"```yaml\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
-    return services(text)
+def overrides() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the services of deploy/README.md's override files: for HTTP, and a dialled draft."""
+    texts = re.findall(r"```yaml\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    http, dialled = map(services, texts)
+    return http, dialled
 
 
 @contextmanager
@@ -95,9 +96,17 @@ def test_nothing_waits_for_the_draft_that_dials_in() -> None:
     assert networks == {"target": models, "draft": models, "orchestrator": front}
 
 
+def test_the_override_for_http_publishes_the_port_that_is_served() -> None:
+    http, _ = overrides()
+    changed = http["orchestrator"]
+    served = changed["environment"]["OUTRIDER_HTTP"].rpartition(":")[2]
+    assert changed["ports"] == [f"127.0.0.1:{served}:{served}"]
+
+
 def test_the_override_for_a_draft_that_is_dialled_works_too(reached: dict[str, str]) -> None:
     merged = services(COMPOSE.read_text())
-    for name, changed in override().items():
+    _, dialled = overrides()
+    for name, changed in dialled.items():
         merged[name]["command"] = changed["command"]
         merged[name]["environment"] |= changed.get("environment", {})
     with ExitStack() as stack:
