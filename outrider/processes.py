@@ -23,8 +23,8 @@ def no_log(role: str, line: str) -> None:
 
 ANY_PORT = "127.0.0.1:0"
 
-_GRACE_SECONDS = 2.0  # for what is in flight when a service is stopped
-_STOP_SECONDS = 3.0  # a service that takes longer is killed
+GRACE_SECONDS = 2.0  # for what is in flight when a service is stopped, where nothing else is said
+_LATE_SECONDS = 1.0  # s after that; a service that takes longer is killed
 _SETTLE_SECONDS = 0.2  # s; for others to fail too, after one process has
 _LINE_BYTES = 1 << 20  # bytes of a line that a process writes
 _ERROR_PREFIX = "outrider: "
@@ -38,9 +38,12 @@ class Child:
     Ctrl-C reaches it through `stop` alone.
     """
 
-    def __init__(self, role: str, process: Process, on_log_line: OnLogLine) -> None:
+    def __init__(
+        self, role: str, process: Process, on_log_line: OnLogLine, grace_seconds: float
+    ) -> None:
         self.role = role
         self._process = process
+        self._grace_seconds = grace_seconds  # that it was started with
         self._on_log_line = on_log_line
         self._last_line = ""  # of standard error, kept to say why it ended
         self._last_error = ""
@@ -54,6 +57,7 @@ class Child:
         listen: str,
         options: Sequence[str],
         on_log_line: OnLogLine = no_log,
+        grace_seconds: float = GRACE_SECONDS,
     ) -> Child:
         """Start a service; `command` is what runs any role, without the role."""
         # What the environment says was said to this process; the child has flags alone.
@@ -62,7 +66,7 @@ class Child:
             *(*command, role, *options),
             *("--listen", listen),
             "--stop-on-stdin-end",
-            f"--grace={_GRACE_SECONDS}",
+            f"--grace={grace_seconds}",
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
@@ -70,7 +74,7 @@ class Child:
             limit=_LINE_BYTES,
             start_new_session=True,
         )
-        return cls(role, process, on_log_line)
+        return cls(role, process, on_log_line, grace_seconds)
 
     async def address(self) -> str:
         """Return HOST:PORT once it listens, of each port in turn. Raises ServiceStopped."""
@@ -113,16 +117,16 @@ class Child:
         return self._process.returncode is not None
 
     async def stop(self) -> None:
-        """Stop the service."""
-        await stop_process(self._process)
+        """Stop the service; what is in flight has its time to end."""
+        await stop_process(self._process, self._grace_seconds)
 
 
-async def stop_process(process: Process) -> None:
-    """Ask a process to stop; kill it when it does not."""
+async def stop_process(process: Process, grace_seconds: float = GRACE_SECONDS) -> None:
+    """Ask a process to stop; kill it when it does not, some time after that grace."""
     with suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+        await asyncio.wait_for(process.wait(), grace_seconds + _LATE_SECONDS)
     except TimeoutError:
         with suppress(ProcessLookupError):
             process.kill()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from outrider.engine.gguf_check import is_head
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelOptions
-from outrider.processes import ANY_PORT, Child, OnLogLine, no_log, watch
+from outrider.processes import ANY_PORT, GRACE_SECONDS, Child, OnLogLine, no_log, watch
 from outrider_cli import COMMAND
 from outrider_cli.options import arguments
 
@@ -38,6 +38,7 @@ class LocalPlan:
     listen: str = ANY_PORT  # of the orchestrator
     orchestrator: tuple[str, ...] = ()  # more of its options
     target_words: tuple[str, ...] = ()  # more of the target's
+    grace_seconds: float = GRACE_SECONDS  # for texts in flight, when all of it is stopped
     own_draft: bool = True  # the target drafts with the draft's model, too, in its own process
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What runs a role, where that is not `COMMAND`."""
@@ -102,7 +103,7 @@ class LocalServices:
         words = (*peers, *plan.orchestrator)
         command = plan.commands.get("orchestrator", COMMAND)
         self.orchestrator = await Child.start(
-            command, "orchestrator", plan.listen, words, self._on_log_line
+            command, "orchestrator", plan.listen, words, self._on_log_line, plan.grace_seconds
         )
         return await self.watch(self.orchestrator.address())
 
@@ -120,8 +121,11 @@ class LocalServices:
             *self._plan.shared_words,
             *more,
         )
-        command = self._plan.commands.get(role, COMMAND)
-        return await Child.start(command, role, listen, words, self._on_log_line)
+        plan = self._plan
+        command = plan.commands.get(role, COMMAND)
+        return await Child.start(
+            command, role, listen, words, self._on_log_line, plan.grace_seconds
+        )
 
     async def restart_draft(self) -> None:
         """Start the draft again where it was."""

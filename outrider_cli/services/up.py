@@ -120,6 +120,7 @@ def up(
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),
         listen=listen,
         orchestrator=tuple(words),
+        grace_seconds=server.grace,
         own_draft=own_draft and not no_draft,
         target_words=tuple(arguments(keeping)),
     )

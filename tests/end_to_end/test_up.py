@@ -18,6 +18,7 @@ import httpx
 import pytest
 import trustme
 
+from outrider.client import Client, Request, Started
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.certificates import token_of, write_certificates, write_tokens
 from tests.support.commands import GREEDY, Command, outrider_json, run_here, service, status, until
@@ -100,6 +101,20 @@ def test_a_pair_is_ready_survives_its_draft_and_stops():
         assert (told.code, told.out, told.err) == (130, "", "")
         assert time.monotonic() - begin < 10.0
         assert command.services() == {}
+
+
+def test_texts_in_flight_have_the_grace_that_is_asked_for():
+    with up("--no-draft", "--grace", "60") as command:
+        address = ready(command)[0].split()[1]
+        asked = Request("import os\n", token_limit=900, seed=7, ignore_eos=True)
+        with Client(address) as client:
+            events = client.generate(asked)
+            assert isinstance(next(events), Started)
+            next(events)
+            command.process.send_signal(signal.SIGINT)
+            *_, finished = events
+        assert finished.statistics.generated_token_count == 900
+        assert command.process.wait(60) in (0, 130)
 
 
 def test_chats_may_have_another_template(tmp_path: Path):
