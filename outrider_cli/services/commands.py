@@ -47,6 +47,9 @@ StateFolder = Annotated[
     typer.Option(metavar="DIR", help="Keep jobs here, so that they outlive the process."),
 ]
 JobSeconds = Annotated[float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")]
+RequestSeconds = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
+]
 PeersCa = Annotated[
     Path | None,
     typer.Option(
@@ -219,9 +222,7 @@ def orchestrator(
     target_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Leave a target that is stuck for so long.")
     ] = 20.0,
-    request_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
-    ] = 600.0,
+    request_timeout: RequestSeconds = 600.0,
     chat_template_file: ChatTemplateFile = None,
     generations: Annotated[int, typer.Option(help="At most in flight; others are refused.")] = 64,
     jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,

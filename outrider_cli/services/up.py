@@ -31,6 +31,7 @@ from outrider_cli.services.commands import (
     ChatTemplateFile,
     Listen,
     PeerTokenFile,
+    RequestSeconds,
     StateFolder,
     read_template,
 )
@@ -81,6 +82,7 @@ def up(
     listen: Listen = ORCHESTRATOR_ADDRESS,
     chat_template_file: ChatTemplateFile = None,
     state: StateFolder = None,
+    request_timeout: RequestSeconds = 600.0,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     joining: Annotated[JoiningOptions, Prefix(panel="Speculation")] = JoiningOptions(),
     sharing: Annotated[SharingOptions, Prefix(panel="Speculation")] = SharingOptions(),
@@ -115,6 +117,7 @@ def up(
         "state": state,
     }
     words += [f"--{name}={path.resolve()}" for name, path in paths.items() if path]
+    words.append(f"--request-timeout={request_timeout}")
     plan = LocalPlan(
         target=target or HostedModel(choose_target(model), engine),
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),

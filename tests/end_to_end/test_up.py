@@ -18,7 +18,7 @@ import httpx
 import pytest
 import trustme
 
-from outrider.client import Client, Request, Started
+from outrider.client import CallFailed, Client, Request, Started
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.certificates import token_of, write_certificates, write_tokens
 from tests.support.commands import GREEDY, Command, outrider_json, run_here, service, status, until
@@ -115,6 +115,15 @@ def test_texts_in_flight_have_the_grace_that_is_asked_for():
             *_, finished = events
         assert finished.statistics.generated_token_count == 900
         assert command.process.wait(60) in (0, 130)
+
+
+def test_a_text_ends_at_the_deadline_that_up_sets():
+    with up("--no-draft", "--request-timeout", "0.5") as command:
+        address = ready(command)[0].split()[1]
+        asked = Request("import os\n", token_limit=900, seed=7, ignore_eos=True)
+        with Client(address) as client, pytest.raises(CallFailed) as failed:
+            list(client.generate(asked))
+        assert failed.value.reason == "DEADLINE_PASSED"
 
 
 def test_chats_may_have_another_template(tmp_path: Path):
