@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,14 +110,10 @@ def up(
     own = None if no_draft or draft else choose_draft(model, draft_model)
     groups = (drafting, joining, sharing, http, server)
     words = [word for group in groups for word in arguments(group)]
-    paths = {
-        "tls-ca": tls_ca,
-        "peer-token-file": peer_token_file,
-        "chat-template-file": chat_template_file,
-        "state": state,
-    }
-    words += [f"--{name}={path.resolve()}" for name, path in paths.items() if path]
-    words.append(f"--request-timeout={request_timeout}")
+    words += _options(
+        {"tls-ca": tls_ca, "peer-token-file": peer_token_file, "state": state}
+        | {"chat-template-file": chat_template_file, "request-timeout": request_timeout}
+    )
     plan = LocalPlan(
         target=target or HostedModel(choose_target(model), engine),
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),
@@ -128,6 +124,13 @@ def up(
         target_words=tuple(arguments(keeping)),
     )
     asyncio.run(_stay_up(plan, server, http, verbose))
+
+
+def _options(given: Mapping[str, Path | float | None]) -> Iterator[str]:
+    """Yield these options for a process in another folder; None: not given."""
+    for name, value in given.items():
+        if value is not None:
+            yield f"--{name}={value.resolve() if isinstance(value, Path) else value}"
 
 
 def _check_exclusive(names_two_targets: bool, drafts: Iterable[object]) -> None:
