@@ -19,7 +19,7 @@ from tests.support.services import DRAFT, TARGET, ModelProcess, OrchestratorProc
 from tests.support.tiny_gguf import Shape, write_model
 
 CONTEXT = 16384  # tokens; a token is about a byte of these prompts, of which the longest have 8,000
-LIMIT = {"/v1/responses": "max_output_tokens"}  # else max_tokens
+LIMITS = {"/v1/responses": {"max_output_tokens": 8}, "/api/chat": {"options": {"num_predict": 8}}}
 LAST = {"message_stop", "response.completed", "response.incomplete"}
 
 
@@ -54,18 +54,20 @@ async def url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
 
 def has_ended(event: dict[str, Any]) -> bool:
     """Return whether this is the last event of an answer that was whole."""
-    return event.get("type") in LAST or "timings" in event
+    return event.get("type") in LAST or "timings" in event or event.get("done", False)
 
 
 @pytest.mark.parametrize("name", AGENTS)
 async def test_a_session_is_answered_by_a_real_model(name: str, url: str):
     async with httpx.AsyncClient(timeout=60) as client:
         for asked in session(name):
-            limit = LIMIT.get(asked["path"], "max_tokens")
-            answer = await client.post(url + asked["path"], json={**asked["body"], limit: 8})
+            limit = LIMITS.get(asked["path"], {"max_tokens": 8})
+            answer = await client.post(url + asked["path"], json=asked["body"] | limit)
             assert answer.status_code == 200, answer.text
             if asked["body"].get("stream"):
                 *_, last = events_of(answer.text)
                 assert has_ended(last)
-            else:
+            elif "/count_tokens" in asked["path"]:
                 assert answer.json()["input_tokens"] > 100
+            else:
+                assert answer.json()["usage"]["completion_tokens"] > 0

@@ -24,5 +24,6 @@ def session(name: str) -> list[dict[str, Any]]:
 def events_of(text: str) -> Iterator[dict[str, Any]]:
     """Yield the events of a stream."""
     for line in text.splitlines():
-        if line.startswith("data: {"):
-            yield json.loads(line.removeprefix("data: "))
+        data = line.removeprefix("data: ")  # Ollama's events are lines of nothing else
+        if data.startswith("{"):
+            yield json.loads(data)
