@@ -7,7 +7,7 @@ from collections.abc import Callable
 from orchestrator.timings import Timings
 from outrider import wire, wire_rounds
 from outrider.errors import InvalidRequest
-from outrider.messages import Answer, Round, Rows, ServiceTime
+from outrider.messages import Answer, Form, Round, Rows, ServiceTime
 from outrider.row_window import NO_ROWS
 from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
@@ -24,7 +24,8 @@ class SentRound:
         self.draft_network = 0.0  # of `draft_wait`, what the draft's own time does not explain
         self.form = round_.form
         self._expected = round_.row_count  # rows; fewer where the target cut the round
-        self._may_be_cut = bool(round_.survivals)
+        self._draft_count = len(round_.draft)
+        self._may_be_cut = bool(round_.survivals) or round_.form is Form.DISTRIBUTIONS
         self._rows = Rows()  # so far, in order and without gaps
 
     def take(self, message: target_service_pb2.Rows, vocabulary: int) -> Rows | None:
@@ -36,6 +37,10 @@ class SentRound:
         piece = wire_rounds.read_rows(message, vocabulary)
         piece.check(self.form)
         return self._add(message.first_row, piece)
+
+    def drafted(self, rows: Rows) -> int:
+        """Return how many draft tokens its rows verify: all of those that distributions judge."""
+        return self._draft_count if self.form is Form.DISTRIBUTIONS else len(rows) - 1
 
     def _expect(self, answered: int) -> None:
         """Note that fewer rows come than were asked for; 0 is all of them."""
@@ -123,7 +128,8 @@ class SentRounds:
         sent.hidden = sent.hidden.followed_by(wire.read_hidden_rows(message.hidden_rows))
         if rows is None:
             return None
-        answer = Answer(message.round, length, len(rows) - 1, rows, (), sent.spent, sent.hidden)
+        drafted = sent.drafted(rows)
+        answer = Answer(message.round, length, drafted, rows, (), sent.spent, sent.hidden)
         self._arrive(sent, now, answer)
         self._forget_before(message.round + 1)
         return answer

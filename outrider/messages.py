@@ -510,4 +510,4 @@ class Answer:
     @property
     def decode_count(self) -> int:
         """The decodes that it is of."""
-        return len(self.own_drafts) or len(self.rows) - self.drafted
+        return len(self.own_drafts) or max(1, len(self.rows) - self.drafted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -215,8 +215,8 @@ class Verifier:
             drawn = [DraftToken(g.token_id, g.row) for g in guesses if g.row is not None]
             # What was drawn is judged: nothing that its values might delay takes its place.
             logits = yield Step(missing, len(draft) + 1, gains, gives_way and not drawn)
-            draft = draft[: len(logits) - 1]
-            rows = yield self._work(logits, text, draft, round_.form, drawn)
+            rows = yield self._work(logits, text, draft[: len(logits) - 1], round_.form, drawn)
+            draft, guesses = draft[: len(rows) - 1], guesses[: len(rows) - 1]
             position, added = len(text), _added(draft, rows.sampled)
             text += added
             hidden = self._hidden(lease, round_, begin, len(text) - 1 if added else None)
@@ -278,10 +278,10 @@ class Verifier:
             self.cached_count = min(len(lease.held), len(text))
         begin = len(text) + len(tree) - len(missing)
         logits = yield Step(missing, len(tree) + 1, gains, False, tree.parents)
-        tree = tree.first(len(logits) - 1)
-        walk, rows = yield Work(partial(self._walk, logits, text, tree))
+        verified = tree.first(len(logits) - 1)
+        walk, rows = yield Work(partial(self._walk, logits, text, verified))
         position, accepted = len(text), tree.tokens(walk.nodes)
-        if len(tree):
+        if len(verified):
             lease.follow(accepted)
         added = [*accepted, walk.next_token_id]
         text += added
@@ -290,31 +290,43 @@ class Verifier:
             self._mirostat_mu = rows.mirostat_mus[(walk.nodes or [ROOT])[-1] + 1]
         hidden = self._hidden(lease, round_, begin, position)
         lease.pause()
-        emit(Answer(round_.number, position, len(tree), rows, (), lease.take_spent(), hidden))
+        emit(Answer(round_.number, position, len(rows) - 1, rows, (), lease.take_spent(), hidden))
         return added
 
     def _walk(self, logits: list[Row], text: Sequence[int], tree: Tree) -> tuple[Walk, Rows]:
         """Read the rows along the path that the samples take; return it, and a row for every node.
 
         A node that the samples do not lead to has the row of the one that it follows: nobody
-        looks at it. So one sampler does for all branches, and no row is sampled in vain.
+        looks at it. So one sampler does for all branches, and no row is sampled in vain. Where
+        nothing at all may follow a node, it is left out with all later ones: the text may end
+        there. If it does not, the next decode's first row says so.
         """
         text = self._opening.whole(text)
         sampler, nodes = self._sampler(text), list[int]()
         known: dict[int, Rows] = {}
         last: int | None = ROOT
         while last is not None:
-            row = logits[last + 1]
-            distribution = sampler.distribution(row)
-            seed, choice = self._opening.seed, self._opening.choice
-            token_id = distribution.race(seed, choice, len(text) + len(nodes))[0]
-            self._advance(sampler, distribution, token_id, token_id)
-            known[last] = self._row(row, sampler, distribution, token_id, Form.SAMPLED)
+            try:
+                row = self._sampled(logits[last + 1], sampler, len(text) + len(nodes))
+            except InvalidRequest:
+                if last == ROOT:
+                    raise
+                tree = tree.first(nodes.pop())
+                break
+            known[last], [token_id] = row, row.sampled
             last = tree.child(last, token_id)
             nodes += [] if last is None else [last]
         rows = [known[ROOT]]
         rows += (known.get(node, rows[parent + 1]) for node, parent in enumerate(tree.parents))
         return Walk(nodes, token_id), Rows.join(rows)
+
+    def _sampled(self, row: Row, sampler: Sampler, position: int) -> Rows:
+        """Sample the row of a position, and advance the sampler by that."""
+        distribution = sampler.distribution(row)
+        token_id = distribution.race(self._opening.seed, self._opening.choice, position)[0]
+        if sampler.has_state:
+            sampler.accept(token_id)
+        return self._row(row, distribution, token_id, sampler.mirostat_mu)
 
     def _start(self, lease: Lease, round_: Round) -> tuple[list[int], int | None]:
         """Return the text to continue from, and how many of the draft's tokens it has already.
@@ -376,11 +388,7 @@ class Verifier:
         return Work(partial(self._rows, logits, text, draft, form))
 
     def _rows(self, logits: list[Row], text: list[int], draft: Sequence[int], form: Form) -> Rows:
-        """Read rows off the logits, the first one after the text.
-
-        After a draft token that a state forbids the last row is repeated:
-        nobody looks at it.
-        """
+        """Read rows off the logits, the first one after the text; see `_walk` and `_targets`."""
         if form is Form.LOGITS:
             return Rows(
                 logits=[row.tobytes() for row in logits],
@@ -388,10 +396,11 @@ class Verifier:
                 if self._opening.candidate_count
                 else (),
             )
-        rows = list(self._decide(logits, text, draft, form))
-        if len(logits) == 1:
-            return rows[0]
-        return Rows.join(rows + rows[-1:] * (len(logits) - len(rows)))
+        if form is Form.SAMPLED:
+            return self._walk(logits, text, Tree.chain(draft))[1]
+        targets, count = self._targets(logits, text, draft)
+        rows = [self._row(*each) for each in zip(logits, targets, strict=False)]
+        return Rows.join(rows + rows[-1:] * (count - len(rows)))
 
     def _best(self, logits: list[Row]) -> Rows:
         """Return what is certain after each row at temperature 0."""
@@ -406,38 +415,45 @@ class Verifier:
             for i, row in enumerate(logits)
         ]
 
-    def _decide(
-        self, logits: list[Row], text: Sequence[int], draft: Sequence[int], form: Form
-    ) -> Iterator[Rows]:
-        """Yield one row after the other, up to a draft token that cannot be written."""
-        text = self._opening.whole(text)
-        sampler = self._sampler(text)
-        seed, choice = self._opening.seed, self._opening.choice
-        for i, row in enumerate(logits):
-            distribution = sampler.distribution(row)
-            token_id = distribution.race(seed, choice, len(text) + i)[0]
-            is_last = i == len(logits) - 1
-            drafted = token_id if is_last else draft[i]
-            continues = self._advance(sampler, distribution, token_id, drafted) and not is_last
-            yield self._row(row, sampler, distribution, token_id, form)
-            if not continues:
-                return
+    def _targets(
+        self, logits: list[Row], text: Sequence[int], draft: Sequence[int]
+    ) -> tuple[list[Distribution], int]:
+        """Return the distributions of rows, the first one after the text, and the rows to answer.
+
+        After a draft token that a state forbids the last row is repeated: nobody looks at it. Rows
+        end after a draft token that nothing at all may follow: the text may end there.
+        """
+        sampler = self._sampler(self._opening.whole(text))
+        targets = [sampler.distribution(logits[0])]
+        for token_id, row in zip(draft, logits[1:], strict=True):
+            if sampler.has_state and targets[-1].probability(token_id) == 0:
+                break
+            try:
+                if sampler.has_state:
+                    sampler.accept(token_id)
+                targets.append(sampler.distribution(row))
+            except InvalidRequest:
+                return targets, len(targets)
+        return targets, len(logits)
 
     def _row(
-        self, row: Row, sampler: Sampler, distribution: Distribution, token_id: int, form: Form
+        self,
+        row: Row,
+        distribution: Distribution,
+        token_id: int | None = None,
+        mu: float | None = None,
     ) -> Rows:
-        """Return one row, with all that is reported of it."""
-        samples = form is Form.SAMPLED
+        """Return one row, with all that is reported of it: that of a token, if it was sampled."""
         return Rows(
-            sampled=[token_id] if samples else (),
-            distributions=() if samples else [distribution],
+            sampled=() if token_id is None else [token_id],
+            distributions=[distribution] if token_id is None else (),
             candidates=[self._candidates(row, distribution)]
             if self._opening.candidate_count
             else (),
             logprobs=self._logprobs(
-                row, distribution, [token_id] if samples else distribution.token_ids
+                row, distribution, distribution.token_ids if token_id is None else [token_id]
             ),
-            mirostat_mus=() if sampler.mirostat_mu is None else [sampler.mirostat_mu],
+            mirostat_mus=() if mu is None else [mu],
         )
 
     def _judge(self, logits: list[Row], text: Sequence[int], draft: Sequence[DraftToken]) -> Rows:
@@ -445,31 +461,15 @@ class Verifier:
 
         Their samples agree with the draft as far as the rule accepts it.
         """
-        text, opening = self._opening.whole(text), self._opening
-        first, sampler = len(text), self._sampler(text)
-        targets = [sampler.distribution(logits[0])]
-        for token, row in zip(draft, logits[1:], strict=True):
-            may_follow = self._advance(sampler, targets[-1], token.token_id, token.token_id)
-            targets.append(sampler.distribution(row) if may_follow else targets[-1])
+        opening, first = self._opening, len(self._opening.whole(text))
+        targets, count = self._targets(logits, text, [token.token_id for token in draft])
 
         def coin(purpose: Purpose, index: int) -> float:
             return uniform(opening.seed, opening.choice, purpose, first, first + index)
 
-        listed = zip(logits, targets, block_samples(draft, targets, coin), strict=True)
-        return Rows.join([self._row(row, sampler, p, i, Form.SAMPLED) for row, p, i in listed])
-
-    @staticmethod
-    def _advance(sampler: Sampler, distribution: Distribution, token_id: int, drafted: int) -> bool:
-        """Continue over a draft token, and return whether the state allows it."""
-        if not sampler.has_state:
-            return True
-        if sampler.mirostat_mu is not None:
-            sampler.accept(token_id)  # its state belongs to what it draws
-            return drafted == token_id
-        if distribution.probability(drafted) == 0:
-            return False  # perhaps a grammar forbids it
-        sampler.accept(drafted)
-        return True
+        samples = block_samples(draft, targets, coin)
+        rows = [self._row(*each) for each in zip(logits, targets, samples, strict=False)]
+        return Rows.join(rows + rows[-1:] * (count - len(rows)))
 
     def _sampler(self, text: Sequence[int]) -> Sampler:
         """Return a sampler after the text that may be advanced over the draft."""

@@ -80,15 +80,34 @@ def block_verification(
     return Verdict(count, left.draw(u(Purpose.NEXT, count)))
 
 
+Rule = Callable[[Sequence[DraftToken], Sequence[Distribution], Uniform], Verdict]
+"""`token_verification` or `block_verification`."""
+
+
+def verdict_of(
+    rule: Rule, draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform
+) -> Verdict:
+    """Apply a rule, perhaps to fewer targets: nothing may follow the draft token after the last.
+
+    Where that token is accepted, the text ends with it so far.
+    """
+    count = len(targets)
+    # A rule is exact for any later rows. What it makes of these is left out.
+    verdict = rule(draft, [*targets, *[targets[-1]] * (len(draft) + 1 - count)], u)
+    if verdict.accepted_count < count:
+        return verdict
+    return Verdict(count - 1, draft[count - 1].token_id)
+
+
 def block_samples(
     draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform
 ) -> list[int]:
     """Return samples of which `match` accepts what `block_verification` does, one per target row.
 
-    Takes and raises what that does. So what a target judged is read like what it sampled; those
+    Takes what `verdict_of` does. So what a target judged is read like what it sampled; those
     after the token that follows are draws that nobody looks at.
     """
-    verdict = block_verification(draft, targets, u)
+    verdict = verdict_of(block_verification, draft, targets, u)
     count = verdict.accepted_count
     rest = range(count + 1, len(targets))
     return [

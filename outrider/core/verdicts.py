@@ -161,8 +161,8 @@ def judge(plan: Plan, asked: RoundInFlight, decode: Decode, length: int) -> Verd
     def coin(purpose: Purpose, index: int) -> float:
         return uniform(opening.seed, opening.choice, purpose, first, first + index)
 
-    verify = _VERIFY[plan.control.speculation.verification]
-    return verify(tokens, distributions, coin)
+    rule = _VERIFY[plan.control.speculation.verification]
+    return acceptance.verdict_of(rule, tokens, distributions, coin)
 
 
 def tokens_of(decode: Decode, verdict: Verdict) -> Sequence[int]:

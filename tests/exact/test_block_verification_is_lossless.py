@@ -20,11 +20,13 @@ from outrider.core.acceptance import (
     Verdict,
     block_verification,
     prefix_shares,
+    verdict_of,
 )
 from outrider.distribution import Distribution, certain, excess, quantised, residual
 from outrider.noise import Purpose, uniform
 from tests.exact.enumeration import (
     BLOCK,
+    TOKEN,
     Breakpoints,
     Context,
     Model,
@@ -104,6 +106,45 @@ def test_a_good_draft_changes_nothing(vocabulary: int, length: int) -> None:
     target = random_model(4, vocabulary, 0.3)
     draft = mixture(target, random_model(54, vocabulary), 0.8)
     assert error_of(speculation(target, draft, length)) < EXACT
+
+
+def reach(draft: Sequence[DraftToken]) -> int:
+    """Return how many rows there are where nothing may follow a token 0."""
+    return [*(token.token_id for token in draft), 0].index(0) + 1
+
+
+def with_dead_ends(rule: Rule) -> Rule:
+    def verify(draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform) -> Verdict:
+        return verdict_of(rule.verify, draft, targets[: reach(draft)], u)
+
+    def breakpoints(draft: Sequence[DraftToken], targets: Sequence[Distribution]) -> Breakpoints:
+        last = reach(draft) - 1
+        return rule.breakpoints(draft, [targets[min(i, last)] for i in range(len(targets))])
+
+    return Rule(verify, breakpoints)
+
+
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=["token", "block"])
+def test_a_token_that_nothing_may_follow_is_as_likely_as_any_other(rule: Rule) -> None:
+    for seed, (vocabulary, length) in enumerate([(2, 4), (3, 3), (4, 2)]):
+        target, draft = random_model(seed, vocabulary, 0.2), random_model(seed + 50, vocabulary)
+        for its in (draft, mixture(target, draft, 0.8)):
+            assert error_of(speculation(target, its, length, with_dead_ends(rule))) < EXACT
+
+
+def test_a_draft_that_is_cut_before_a_dead_end_is_seen() -> None:
+    """The twin: its token would be drawn once more, and be less likely than the target makes it."""
+
+    def cut(
+        draft: Sequence[DraftToken], targets: Sequence[Distribution]
+    ) -> tuple[Sequence[DraftToken], Sequence[Distribution]]:
+        return draft[: reach(draft) - 1], targets[: reach(draft)]
+
+    rule = Rule(
+        lambda draft, targets, u: block_verification(*cut(draft, targets), u),
+        lambda *each: block_breakpoints(*cut(*each)),
+    )
+    assert error_of(speculation(random_model(1, 3), random_model(51, 3), 3, rule)) > VISIBLE
 
 
 def test_a_truncated_a_greedy_and_a_smaller_target_need_nothing_special() -> None:

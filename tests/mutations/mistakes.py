@@ -709,6 +709,16 @@ MISTAKES = (
         (f"{OWN_LOSSLESS}::test_what_is_judged_at_the_target_has_its_distribution",),
     ),
     Mistake(
+        "a text is continued where nothing may follow",
+        "outrider/core/acceptance.py",
+        "    if verdict.accepted_count < count:\n",
+        "    if verdict.accepted_count <= len(draft):\n",
+        (
+            "tests/exact/test_block_verification_is_lossless.py"
+            "::test_a_token_that_nothing_may_follow_is_as_likely_as_any_other",
+        ),
+    ),
+    Mistake(
         "a long text is never read to its end",
         "outrider/engine/model_draft.py",
         "        is_late = False  # one piece at least, or it would never come to the end\n",

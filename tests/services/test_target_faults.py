@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from orchestrator.sent_rounds import SentRound
+from orchestrator.sent_rounds import SentRound, SentRounds
+from orchestrator.timings import Timings
 from outrider.errors import InvalidRequest
 from outrider.messages import Form, PeerState, Round, Rows, Span
 from outrider.rpc.statuses import read_error_info
@@ -346,6 +347,15 @@ def test_a_round_that_gave_no_survivals_is_answered_whole_or_not_at_all() -> Non
         pinned.take(cut, 100)
     free = SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED, survivals=b"\x80\x40"), 0.0)
     assert free.take(cut, 100) == Rows([6, 7], [], [], [], [], [])
+
+
+def test_rows_to_judge_by_end_where_nothing_may_follow_and_are_of_the_whole_draft() -> None:
+    sent = SentRounds(100, Timings(0.0), lambda count: 1.0 / count)
+    sent.note_sent(Round(1, Span(0, [5]), [6, 7, 8], Form.DISTRIBUTIONS), 0.0)
+    rows = target_messages.Rows(distributions=[_ROW] * 2, answered_row_count=2)
+    answer = sent.read_rows(says(rows), 1.0, length=1)
+    assert answer is not None
+    assert (len(answer.rows), answer.drafted, answer.decode_count) == (2, 3, 1)
 
 
 def says(rows: target_messages.Rows, **fields: Any) -> target_messages.VerifyResponse:

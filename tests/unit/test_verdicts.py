@@ -18,7 +18,7 @@ from outrider.core.speculate import control
 from outrider.core.target_costs import Pair
 from outrider.core.target_progress import RoundInFlight
 from outrider.core.verdicts import Decode
-from outrider.distribution import Distribution
+from outrider.distribution import Distribution, certain
 from outrider.messages import (
     NO_OWN_TOKENS,
     DraftEnd,
@@ -106,7 +106,7 @@ def test_a_draft_is_judged_as_a_block_unless_the_request_wants_it_by_token() -> 
 
 
 @pytest.mark.parametrize("verification", Verification)
-def test_a_draft_with_fewer_rows_than_tokens_is_judged_by_nobody(
+def test_a_draft_with_another_number_of_rows_than_tokens_is_judged_by_nobody(
     verification: Verification,
 ) -> None:
     [p, q] = random_rows(np.random.default_rng(0), 2)
@@ -114,4 +114,14 @@ def test_a_draft_with_fewer_rows_than_tokens_is_judged_by_nobody(
     with pytest.raises(ValueError):
         verdicts.judge(its, asked([1, 2], [q]), decode_of([1, 2], Rows(distributions=[p] * 3)), 9)
     with pytest.raises(ValueError):
-        verdicts.judge(its, asked([1], [q]), decode_of([1], Rows(distributions=[p])), 9)
+        verdicts.judge(its, asked([1], [q]), decode_of([1], Rows(distributions=[p] * 3)), 9)
+
+
+@pytest.mark.parametrize("verification", Verification)
+def test_a_draft_is_accepted_no_further_than_a_text_can_go(verification: Verification) -> None:
+    its, rows = plan(1, Speculation(verification=verification)), [certain(1)] * 3
+    decode = decode_of([1, 1, 1], Rows(distributions=rows[:2]))  # nothing follows the second
+    verdict = verdicts.judge(its, asked([1, 1, 1], rows), decode, LENGTH)
+    assert verdicts.tokens_of(decode, verdict) == [1, 1]
+    refused = verdicts.judge(its, asked([1, 2, 2], [certain(1), *[certain(2)] * 2]), decode, LENGTH)
+    assert refused == Verdict(1, 1)
