@@ -83,8 +83,15 @@ class _Picker:
         self._bias = np.array([bias for _, bias in known], np.float32)
 
     def known(self, row: Row) -> Row:
-        """Return the part of a row whose ids the target has, too."""
-        return row[: self._session.vocabulary]
+        """Return a row with nothing left of ids that the target lacks.
+
+        It is as long as before: a grammar's mask is of all the draft's ids.
+        """
+        size = self._session.vocabulary
+        if size < len(row):
+            row = row.copy()
+            row[size:] = -np.inf
+        return row
 
     def biased(self, row: Row) -> Row:
         """Return a row with the session's biases, an id that is named twice with both."""
@@ -205,9 +212,9 @@ def guesser(
     """Return how the session's rule wants tokens picked.
 
     `support` and `tail` bound the rows sent under `rejection`; without a support, where none is
-    sent, rows are whole. Ids beyond the target's vocabulary are cut off before anything else; with
-    a translation, tokens that the target does not have, and what is picked is in its ids: at least
-    one must be shared.
+    sent, rows are whole. Ids beyond the target's vocabulary are forbidden before anything else;
+    with a translation, tokens that the target does not have, and what is picked is in its ids: at
+    least one must be shared.
     Raises InvalidRequest for sampling parameters that do not go with the model.
     """
     if translation is None:

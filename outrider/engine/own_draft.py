@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from outrider import logs
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.guesser import Guess, Guesser
@@ -64,9 +66,15 @@ class DraftLine:
         self.own_ids = list(reader.read(self.tokens, len(self.tokens)))
 
     def take(self, row: Row) -> None:
-        """Pick the next token from its row of logits."""
+        """Pick the next token from its row of logits; the line ends where that fails."""
         ask = self.ask
-        guess = ask.guess(row, len(ask.text), self.tokens)
+        try:
+            guess = ask.guess(row, len(ask.text), self.tokens)
+        except Exception:
+            if np.isnan(row).any():
+                raise  # the draft computes no numbers
+            self.is_over = True  # what this session asks of sampling is no fault of the draft
+            return
         if guess.doubtful:
             self.is_over = True
             return
@@ -150,8 +158,8 @@ class OwnDraft(ABC):
     def draft(self, lines: Sequence[DraftLine], read_seconds: float) -> None:
         """Extend the lines, all of them in the same decodes.
 
-        A line whose text is not read yet stays empty, after about `read_seconds` of reading. What
-        fails ends these lines and nothing else.
+        A line whose text is not read yet stays empty, after about `read_seconds` of reading. A
+        decode that fails ends these lines and nothing else.
         """
         if not self.is_usable:
             return

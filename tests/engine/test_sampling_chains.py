@@ -14,10 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 from outrider.distribution import Distribution
+from outrider.engine.guesser import guesser
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_candidates import Candidates
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.errors import InvalidRequest
+from outrider.messages import Rule, SessionParameters
 from outrider.noise import Purpose, uniform
 from outrider.sampling import SamplingParameters, Stage
 from tests.support.sampling_table import JSON_GRAMMAR, LETTERS, pairwise
@@ -415,3 +417,28 @@ def test_a_grammar_masks_what_llama_cpp_masks(grammar: str) -> None:
         ll.llama_sampler_accept(native, token_id)
     ll.llama_sampler_free(native)
     model.close()
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_a_draft_with_more_ids_than_the_target_picks_for_every_sampler(
+    model: LlamaModel, rule: Rule
+) -> None:
+    size = 200
+    for parameters in [*TABLE, SamplingParameters(grammar=JSON_GRAMMAR)]:
+        bias = tuple((i, value) for i, value in parameters.logit_bias if i < size)
+        session = SessionParameters(
+            session_id=bytes(16),
+            attempt=1,
+            rule=rule,
+            sampling=replace(parameters, logit_bias=bias),
+            seed=SEED,
+            choice=0,
+            prompt_count=PROMPT,
+            token_limit=50,
+            vocabulary=size,
+        )
+        pick = guesser(model, session, 4, 0.0)
+        for row in rows(3):
+            guess = pick(row, PROMPT, TEXT)
+            assert 0 <= guess.token_id < size
+            assert guess.row is None or guess.row.token_ids.max() < size
