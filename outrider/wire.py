@@ -19,7 +19,6 @@ from outrider.errors import InvalidRequest
 from outrider.messages import (
     ANY_MODEL,
     MAX_CANDIDATES,
-    MAX_DRAFT,
     MAX_PROMPT_BYTES,
     MAX_TOP_LOGPROBS,
     NOTHING_DROPPED,
@@ -308,11 +307,16 @@ def write_logprobs(listed: Logprobs) -> common.Logprobs:
     )
 
 
-def read_logprobs(lists: Sequence[common.Logprobs], size: int, count: int) -> list[Logprobs]:
-    """Return what was reported for each of `count` rows, or nothing at all."""
+def read_logprobs(
+    lists: Sequence[common.Logprobs], size: int, count: int, others: int = 1
+) -> list[Logprobs]:
+    """Return what was reported for each of `count` rows, or nothing at all.
+
+    Each lists the most probable ids, and so many others at most: the token, or those of its row.
+    """
     if lists and len(lists) != count:
         raise InvalidRequest("logprobs", f"{len(lists)} lists for {count} rows")
-    _check_listed("logprobs", lists, MAX_TOP_LOGPROBS + MAX_DRAFT + 1)
+    _check_listed("logprobs", lists, MAX_TOP_LOGPROBS + others)
     for each in lists:
         if len(each.token_ids) != len(each.log_probabilities):
             raise InvalidRequest("logprobs", "needs as many values as ids")

@@ -187,12 +187,13 @@ def read_rows(message: target.Rows, size: int) -> Rows:
         raise InvalidRequest("rows", f"{count}, at most {_MOST_ROWS}")
     if message.mirostat_mus and len(message.mirostat_mus) != count:
         raise InvalidRequest("mirostat_mus", f"{len(message.mirostat_mus)} for {count} rows")
+    others = max((len(row.token_ids) for row in message.distributions), default=1)
     return Rows(
         sampled=read_ids("token_ids", message.token_ids, size),
         distributions=[_read_target_row(row, size) for row in message.distributions],
         logits=list(message.logits),
         candidates=read_candidates(message.candidates, size, count),
-        logprobs=read_logprobs(message.logprobs, size, count),
+        logprobs=read_logprobs(message.logprobs, size, count, others),
         mirostat_mus=list(message.mirostat_mus),
     )
 

@@ -178,8 +178,12 @@ async def test_logprobs_after_sampling_are_those_of_the_distribution(trio: Trio)
         assert value in [each for _, each in alternatives]
 
 
-async def test_logprobs_come_under_the_rejection_rule_too(trio: Trio) -> None:
-    parameters = SamplingParameters(top_k=8)
+@pytest.mark.parametrize(
+    "parameters", [SamplingParameters(top_k=8), SamplingParameters(top_k=0, top_p=1.0, min_p=0.0)]
+)
+async def test_logprobs_come_under_the_rejection_rule_too(
+    trio: Trio, parameters: SamplingParameters
+) -> None:
     for after_sampling in (False, True):
         request = asked(parameters, acceptance=REJECTION, top=2)
         request.logprobs.after_sampling = after_sampling

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outrider import wire, wire_drafts, wire_rounds
 from outrider.descriptions import own_source
-from outrider.distribution import Distribution
+from outrider.distribution import Distribution, logprobs, softmax
 from outrider.errors import InvalidRequest
 from outrider.messages import (
     MAX_DRAFT,
@@ -329,6 +329,19 @@ def test_rows_come_in_as_they_went_out(
     assert message.first_row == 7
     assert (read.sampled, read.logits) == (sampled, logits)
     assert_same_rows(list(read.distributions), distributions)
+
+
+@pytest.mark.parametrize("count", [1, 8, 320])
+def test_log_probabilities_of_a_whole_row_come_in_as_they_went_out(count: int) -> None:
+    p = softmax(np.linspace(-4, 4, 320, dtype=np.float32))
+    row = Distribution(p.token_ids[:count], p.weights[:count])
+    rows = Rows(distributions=[row], logprobs=[logprobs(p, 128, row.token_ids)])
+    message = sent(wire_rounds.write_rows(rows, 0))
+    [read] = wire_rounds.read_rows(message, 320).logprobs
+    assert dict(read) == pytest.approx(dict(rows.logprobs[0]))
+    message.logprobs[0].token_ids[:] = range(129 + count)
+    with pytest.raises(InvalidRequest):
+        wire_rounds.read_rows(message, 1000)
 
 
 @pytest.mark.parametrize("rule", Rule)
