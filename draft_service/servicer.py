@@ -60,7 +60,7 @@ from outrider.translation import Level
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
-from outrider.wire import write_time
+from outrider.wire import microseconds, write_time
 
 _MOST_TRANSLATED = 4096
 
@@ -365,7 +365,7 @@ class _DraftStream:
     def _note_runner_ups(self, message: messages.DraftResponse) -> None:
         """Say with a frame what runner-up lines took that nothing else says."""
         if seconds := self._drafter.take_runner_up_seconds():
-            message.service_time.runner_up_us = int(1e6 * seconds)
+            message.service_time.runner_up_us = microseconds(seconds)
 
     def _outcome(
         self, number: int, ticket: Ticket, error: BaseException | None

@@ -93,6 +93,7 @@ FINISH_REASONS = EnumNumbers("reason", FinishReason, orchestrator.FinishReason, 
 
 _MOST_STEPS_AT_ONCE = 1 << 16
 """Decodes with rows for one session that a message may report: far more than it has tokens."""
+_MOST_MICROSECONDS = 2**31 - 1  # us, 36 minutes; of a duration on the round, which is an int32
 _SCALARS = (*NUMBERS, "penalize_newline")
 """The sampling parameters that are one value each, under one name here and on the wire."""
 
@@ -338,17 +339,22 @@ def write_candidates(lists: Sequence[Candidates]) -> list[common.Candidates]:
     ]
 
 
+def microseconds(seconds: float) -> int:
+    """Return a service's own time as `ServiceTime` has it: 36 minutes at most."""
+    return min(int(1e6 * seconds), _MOST_MICROSECONDS)
+
+
 def write_time(spent: ServiceTime) -> common.ServiceTime:
     """Return the message of a service's own time."""
     return common.ServiceTime(
-        queue_us=int(1e6 * spent.queue),
-        decode_us=int(1e6 * spent.decode),
-        sample_us=int(1e6 * spent.sample),
+        queue_us=microseconds(spent.queue),
+        decode_us=microseconds(spent.decode),
+        sample_us=microseconds(spent.sample),
         decoded_row_count=spent.rows,
         attended_token_count=spent.attended,
         step_count=spent.steps,
-        own_draft_us=int(1e6 * spent.draft),
-        runner_up_us=int(1e6 * spent.runner_ups),
+        own_draft_us=microseconds(spent.draft),
+        runner_up_us=microseconds(spent.runner_ups),
         generating_session_count=spent.sessions,
     )
 

@@ -365,6 +365,11 @@ def test_time_is_sent_in_whole_microseconds() -> None:
     assert wire.write_time(spent) == common.ServiceTime(queue_us=500_000, decode_us=2)
 
 
+def test_a_time_of_hours_is_sent_as_the_longest_that_there_is() -> None:
+    hours = wire.read_time(wire.write_time(ServiceTime(10_000.0, 9_000.0, 8_000.0, draft=7_000.0)))
+    assert hours == ServiceTime(*[_MOST / 1e6] * 3, draft=_MOST / 1e6)
+
+
 def test_no_steps_are_not_unknown_steps() -> None:
     for steps in (None, 0, 3):
         assert wire.read_time(wire.write_time(ServiceTime(steps=steps))).steps == steps
