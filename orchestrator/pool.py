@@ -76,7 +76,7 @@ class Pool:
     def standing(self) -> PooledTarget:
         """The target that is asked what all would answer: the first that is usable, if any is."""
         targets = self.targets
-        served = [each for each in targets if each.identity and not each.refused]
+        served = [each for each in targets if each.is_served]
         return next((each for each in targets if each.is_usable), (served or targets)[0])
 
     @property
@@ -115,8 +115,7 @@ class Pool:
     @property
     def session_count(self) -> int:
         """Sessions that the usable targets can hold at the same time; at least one."""
-        known = [each for each in self.targets if each.peer.model is not None and not each.refused]
-        return sum(each.session_count for each in known) or 1
+        return sum(each.session_count for each in self.targets if each.is_served) or 1
 
     @property
     def target_drafts(self) -> bool:
@@ -321,7 +320,7 @@ class Pool:
     def has_another(self, besides: Collection[PooledTarget]) -> bool:
         """Return whether another target hosts what is served, though it may not be ready now."""
         others = (each for each in self.targets if each not in besides)
-        return any(each.identity and not each.refused and not each.is_leaving for each in others)
+        return any(each.is_served and not each.is_leaving for each in others)
 
     def has_room(self, model: ModelReference, besides: PooledTarget) -> bool:
         """Return whether another target hosts a model, and can take a text of it now."""
@@ -342,9 +341,11 @@ class Pool:
     def _usable_for(
         self, model: ModelReference, besides: Collection[PooledTarget]
     ) -> list[PooledTarget]:
-        known = [each for each in self.targets if each.identity == model.identity]
-        # Where nobody hosts it any more, the one that is asked says so.
-        there = [e for e in known or self.targets if e.peer.ready and e not in besides]
+        hosting = [each for each in self.targets if each.identity == model.identity]
+        # A text of weights that are served no more ends where they are. Where nobody hosts them
+        # any more, the one that is asked says so.
+        known = [each for each in hosting if each.is_served] or hosting or self.targets
+        there = [each for each in known if each.peer.ready and each not in besides]
         usable = [each for each in there if not each.is_leaving] or there
         if len(usable) < 2:
             return usable

@@ -61,9 +61,14 @@ class PooledTarget(PooledPeer):
         return sum(each.unread_count for each in self.leases)
 
     @property
+    def is_served(self) -> bool:
+        """Whether it hosts, or hosted last, what this pool serves: the one rule for all work."""
+        return bool(self.identity) and not self.refused
+
+    @property
     def is_usable(self) -> bool:
         """Whether a text may be begun or continued here."""
-        return self.peer.ready and not self.refused and not self.is_leaving
+        return self.peer.ready and self.is_served and not self.is_leaving
 
     @property
     def is_full(self) -> bool:

@@ -194,6 +194,10 @@ async def test_exact_targets_with_other_kernels_are_refused_and_say_which() -> N
         assert [served.state, other.state] == [READY, REFUSED]
         assert "computes with the kernels amx (toy | AMX = 1 |)" in other.detail
         assert "targets of a pool need the same --cpu-kernels" in other.detail
+        for i in range(4):
+            asked = request(f"text {i}", token_limit=12)
+            assert_right(await generate(those.orchestrator, asked), asked)
+        assert those.targets[1].decode_count == 0
 
 
 async def test_a_text_never_goes_on_with_other_weights() -> None:
