@@ -62,7 +62,8 @@ class DraftSide:
         self._rendering: asyncio.Task[None] | None = None
         self._attempts = Attempts(self._opening, events, self._read, self._lose)
         self._lease: PeerLease[PairedDraft] | None = None  # of the draft, until it is given back
-        self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
+        # While it is leased: its stream is not opened, as the target drafts by itself.
+        self._is_put_off = False
         self._refusing: list[PairedDraft] = []  # that cannot serve this generation
         self._fail_over = FailOver[PairedDraft]()
         self._allowance = OrderAllowance()  # of the stream
@@ -165,7 +166,7 @@ class DraftSide:
     def _give_back(self) -> None:
         if self._lease is not None:
             self._lease.end()
-            self._lease = None
+            self._lease, self._is_put_off = None, False
 
     def close(self) -> None:
         """End the stream and the lease."""
