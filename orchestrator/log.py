@@ -70,7 +70,7 @@ class Retention:
     seconds: float  # after the last use of what is over, by a clock that cannot be set
     count: int  # submissions, in flight or over
     byte_count: int  # of all of them; the file is twice as large at most
-    away_seconds: float  # without a process, by the machine's clock
+    away_seconds: float  # more, without a process, by the machine's clock
 
 
 @dataclass(slots=True, eq=False)
@@ -130,8 +130,10 @@ class Log:
 
     def _restore(self, store: Store) -> None:
         """Take over what the process before this one has left."""
-        oldest = time.time() - self.retention.away_seconds
-        store.read_now("DELETE FROM submissions WHERE used < ?", oldest)
+        # Nothing says when that process ended: until then `seconds` held, and from then on the
+        # other bound, so what is over goes once it is older than both.
+        oldest = time.time() - self.retention.seconds - self.retention.away_seconds
+        store.read_now("DELETE FROM submissions WHERE is_over AND used < ?", oldest)
         store.read_now(
             "DELETE FROM events WHERE submission NOT IN (SELECT number FROM submissions)"
         )
@@ -220,8 +222,8 @@ class Log:
             entry.is_over, entry.error, entry.last_use = True, error, time.monotonic()
             entry.wake()
 
-        statement = "UPDATE submissions SET is_over = 1, error = ? WHERE number = ?"
-        self._put(entry, statement, error, entry.number, stored=note_over)
+        statement = "UPDATE submissions SET is_over = 1, error = ?, used = ? WHERE number = ?"
+        self._put(entry, statement, error, time.time(), entry.number, stored=note_over)
 
     def take(self, entry: Entry, number: int) -> None:
         """Note that events before a number were taken: they stay on disk alone, if there."""

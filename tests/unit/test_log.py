@@ -151,3 +151,28 @@ async def test_events_are_read_once_they_are_stored_and_are_there_after_a_restar
     assert (found.first, found.events, found.stored) == (1, [b"after"], 2)
     assert await again.read(found) == [b"before it is kept", b"after"]
     await again.close()
+
+
+@pytest.mark.fault(
+    "restart",
+    "The orchestrator restarts when a job was submitted more than a day ago (`--state`)",
+    before="the job was gone, also where it was in flight or had ended a moment before",
+    now="what is in flight stays, and what is over has its time from its end",
+)
+async def test_what_is_over_has_its_time_from_its_end_and_what_is_in_flight_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    path = tmp_path / "log.sqlite"
+    log = log_of(path=path)
+    flying, ended = log.begin(b"r"), log.begin(b"r")
+    for entry in (flying, ended):
+        log.keep(entry)
+    monkeypatch.setattr("time.time", lambda: 1100.0)
+    log.finish(ended)
+    await log.close()
+    for now, left in [(1119.0, {flying.id, ended.id}), (1121.0, {flying.id})]:
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        log = log_of(path=path)
+        assert set(log.entries) == left
+        await log.close()
