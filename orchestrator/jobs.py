@@ -26,6 +26,7 @@ from orchestrator.resuming import (
     reported_of,
 )
 from outrider import logs
+from outrider.access import Caller, work_for
 from outrider.errors import (
     EngineBusy,
     InvalidRequest,
@@ -135,18 +136,24 @@ class Jobs:
         """Keep so many jobs from now on, for so long."""
         self._log.retention = replace(self._log.retention, count=count, seconds=seconds)
 
-    def start(self) -> None:
-        """Continue what a restart interrupted; without a file that is nothing."""
+    def start(self, returning: Callable[[str], Caller]) -> None:
+        """Continue what a restart interrupted; without a file that is nothing.
+
+        `returning` says for whom, by the name of the token that it came with.
+        """
         interrupted, self._interrupted = self._interrupted, []
         for entry in interrupted:
             entry.attempts += 1
             self._log.note(entry)
             origins = Counter[Origin]()
-            rest = self._continued(entry, origins)
+            rest = self._continued(entry, origins, returning(entry.owner))
             entry.task = asyncio.create_task(self._run(entry, rest, origins))
 
-    async def _continued(self, entry: Entry, origins: Counter[Origin]) -> Events:
-        """Yield the rest of a job that a restart interrupted; count what it brought before."""
+    async def _continued(self, entry: Entry, origins: Counter[Origin], caller: Caller) -> Events:
+        """Yield the rest of a caller's job that a restart interrupted.
+
+        Count what it brought before.
+        """
         if entry.attempts > MAX_ATTEMPTS:
             raise PeerUnavailable(f"the job was begun anew after {MAX_ATTEMPTS} restarts")
         brought = await self._log.read(entry)
@@ -156,6 +163,7 @@ class Jobs:
             origins.update(its.origins)
         request = read_request(messages.GenerateRequest.FromString(entry.request))
         turn = self._turns.take(entry.caller)
+        work_for(caller)  # as the task did that this one continues
         async with aclosing(self._generate(request, turn, reported)) as rest:
             async for event in rest:
                 yield event

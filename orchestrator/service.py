@@ -186,7 +186,7 @@ class Orchestrator:
 
     def start_jobs(self) -> None:
         """Continue the jobs of the process before this one, where they are kept."""
-        self._jobs.start()
+        self._jobs.start(self.access.returning)
 
     async def close(self) -> None:
         """End all jobs, but for those that outlive the process."""

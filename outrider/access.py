@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from outrider.audit import Audit
 from outrider.errors import OutriderError, Unauthenticated
 from outrider.grants import Grant, Right, find
-from outrider.limits import Ledger
+from outrider.limits import NO_LIMITS, Ledger
 
 Grants = Callable[[], Sequence[Grant]]
 """Returns who is let in now; it may be others at the next call."""
@@ -34,6 +34,8 @@ class Caller:
     grant: Grant
     peer: str = ""
     credentials: bytes = b""
+    is_admitted: bool = False
+    """Whether its work was let in before a restart: that counts, and is not refused."""
 
     @property
     def name(self) -> str:
@@ -106,6 +108,16 @@ class Access:
                 return Caller(grant, peer, token)
         raise Unauthenticated("every call must carry the token of this service (--token-file)")
 
+    def returning(self, name: str) -> Caller:
+        """Return who holds the token of a name, for work that a restart interrupted.
+
+        Where there is no such token any more, nothing limits that work.
+        """
+        grants = self._grants() if self._grants is not None else ()
+        bare = Grant(name=name, digest=b"", rights=frozenset())
+        grant = next((each for each in grants if each.name == name), bare)
+        return Caller(grant, is_admitted=True)
+
     def count_request(self, caller: Caller) -> None:
         """Count a request of a caller. Raises LimitReached."""
         self._ledger.count_request(caller.name, caller.grant.limits, self._clock())
@@ -121,8 +133,9 @@ class Access:
     @contextmanager
     def generation(self, caller: Caller, completion_count: int) -> Iterator[None]:
         """Count completions of a caller as in flight. Raises LimitReached, noted."""
+        limits = NO_LIMITS if caller.is_admitted else caller.grant.limits
         try:
-            self._ledger.begin(caller.name, caller.grant.limits, completion_count, self._clock())
+            self._ledger.begin(caller.name, limits, completion_count, self._clock())
         except OutriderError as error:
             self.refused(caller, "a generation", error)
             raise

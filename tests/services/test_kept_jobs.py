@@ -16,8 +16,12 @@ import pytest
 
 from orchestrator.jobs import MAX_ATTEMPTS, MOST_RESPONSES, Jobs, job_log
 from orchestrator.log import Log
+from orchestrator.metering import counted
 from orchestrator.store import Store
-from outrider.errors import InvalidConfig, NotFound, StateUnavailable
+from outrider.access import ANYONE, Access, Caller, current_caller, work_for
+from outrider.errors import InvalidConfig, LimitReached, NotFound, StateUnavailable
+from outrider.grants import Grant
+from outrider.limits import NO_LIMITS, TokenLimits
 from outrider.messages import FinishReason, Origin, Rule
 from outrider.request import Request
 from outrider.response import Delta, Event, Finished, Started, Statistics, TextPiece
@@ -483,12 +487,12 @@ async def test_results_are_kept_for_a_time_after_a_restart_too(
     for away in (23 * 3600, -48 * 3600):
         monkeypatch.setattr("time.time", lambda away=away: now + away)
         jobs = jobs_of(kept(tmp_path))
-        jobs.start()
+        jobs.start(Access().returning)
         assert job_id in jobs
         await jobs.close()
     monkeypatch.setattr("time.time", lambda: now + 25 * 3600)
     jobs = jobs_of(kept(tmp_path))
-    jobs.start()
+    jobs.start(Access().returning)
     assert job_id not in jobs
     await jobs.close()
     monkeypatch.undo()
@@ -537,16 +541,60 @@ async def test_a_job_that_ends_the_process_again_and_again_is_given_up(tmp_path:
     for _ in range(MAX_ATTEMPTS):
         await jobs.close()
         jobs = make()
-        jobs.start()
+        jobs.start(Access().returning)
         await asyncio.sleep(0)
         assert not (await jobs.poll(messages.PollGenerationRequest(job_id=job_id))).finished
     await jobs.close()
     jobs = make()
-    jobs.start()
+    jobs.start(Access().returning)
     await eventually(lambda: _is_over(jobs, job_id))
     polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
     assert polled.error.reason == "PEER_UNAVAILABLE" and "restarts" in polled.error.message
     await jobs.close()
+
+
+@pytest.mark.fault(
+    "others",
+    "The orchestrator restarts while jobs of a token with limits are in flight (`--state`)",
+    before="they counted for nobody afterwards: the token had all its limits once more",
+    now="they count as before the restart, and are never refused for that",
+)
+async def test_jobs_count_for_their_token_after_a_restart_too(tmp_path: Path) -> None:
+    limits = TokenLimits(generations=2, tokens_per_minute=60)
+    alice = Caller(Grant(name="alice", digest=b"", limits=limits))
+
+    def make(access: Access) -> Jobs:
+        async def held() -> AsyncIterator[Event]:
+            yield Started((1,) * 100, 1, Rule.MATCH)  # more than its tokens of a minute
+            await asyncio.Event().wait()
+
+        def generate(*_: object) -> Any:
+            return counted(held(), access, current_caller(), 1)
+
+        return Jobs(generate, one_at_a_time, kept(tmp_path))
+
+    first = make(Access())
+    work_for(Caller(replace(alice.grant, limits=NO_LIMITS)))
+    await asyncio.gather(*(first.submit(Request(text), owner="alice") for text in "xy"))
+    await first.close()
+    access = Access(lambda: [alice.grant])
+    again = make(access)
+    work_for(ANYONE)
+    again.start(access.returning)
+
+    def are_limits_used() -> set[str]:
+        used = set[str]()
+        for count in (0, 1):  # tokens alone, and of generations first
+            try:
+                with access.generation(alice, count):
+                    pass
+            except LimitReached as refused:
+                used.add(refused.metadata["limit"])
+        return used
+
+    await eventually(lambda: are_limits_used() == {"generations", "tokens_per_minute"})
+    assert not any(each.is_over for each in again._log.entries.values())
+    await again.close()
 
 
 # --- a disk that takes nothing ---
