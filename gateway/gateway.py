@@ -32,7 +32,7 @@ from orchestrator.infill import Infill
 from orchestrator.metering import for_client
 from orchestrator.service import Orchestrator
 from outrider import request_scope
-from outrider.access import current_caller
+from outrider.access import current_caller, said
 from outrider.descriptions import own_source
 from outrider.errors import Draining, InvalidRequest, OutriderError
 from outrider.grammar.schema import passed_over
@@ -114,7 +114,7 @@ class HttpAnswer(Protocol):
 def failure_of(error: Exception) -> http_errors.HttpFailure:
     """Return the error as a client gets it: of a bug, which is logged, only an id."""
     if isinstance(error, OutriderError):
-        return http_errors.failure_of(error)
+        return replace(http_errors.failure_of(error), message=said(error))
     error_id = secrets.token_hex(4)
     _log.error("internal error id=%s", error_id, exc_info=error)
     return http_errors.HttpFailure(500, f"internal error {error_id}", reason="INTERNAL")

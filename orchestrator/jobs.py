@@ -26,7 +26,7 @@ from orchestrator.resuming import (
     reported_of,
 )
 from outrider import logs
-from outrider.access import Caller, work_for
+from outrider.access import Caller, said, work_for
 from outrider.errors import (
     EngineBusy,
     InvalidRequest,
@@ -362,5 +362,5 @@ def _started(entry: Entry) -> Started:
 
 
 def _write_error(error: OutriderError) -> bytes:
-    failure = messages.JobError(reason=error.reason, message=str(error), metadata=error.metadata)
+    failure = messages.JobError(reason=error.reason, message=said(error), metadata=error.metadata)
     return failure.SerializeToString()

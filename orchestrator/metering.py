@@ -5,11 +5,9 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from orchestrator.completions import Events
-from outrider.access import Access, Caller
+from outrider.access import HIDDEN, Access, Caller, without_addresses
 from outrider.response import Delta, Started
 from outrider.v1 import orchestrator_service_pb2 as messages
-
-HIDDEN = "(hidden)"
 
 _FOR_CLIENTS = {
     "service_version",
@@ -49,18 +47,11 @@ def for_client(status: messages.GetStatusResponse) -> messages.GetStatusResponse
     for field, _ in status.ListFields():
         if field.name not in _FOR_CLIENTS:
             shown.ClearField(field.name)
-    addresses = sorted({peer.address for peer in shown.peers} - {""}, key=len, reverse=True)
-    shown.reason = _without(addresses, shown.reason)
+    shown.reason = without_addresses(shown.reason)
     for peer in shown.peers:
         peer.address = HIDDEN
-        peer.detail = _without(addresses, peer.detail)
+        peer.detail = without_addresses(peer.detail)
         peer.ClearField("generation_count")
         if peer.HasField("model"):
             peer.model.ClearField("activity")
     return shown
-
-
-def _without(addresses: list[str], text: str) -> str:
-    for address in addresses:
-        text = text.replace(address, HIDDEN)
-    return text

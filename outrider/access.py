@@ -6,6 +6,7 @@ A port says who calls (`admit`), which puts the caller where the rest of the wor
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,11 @@ from outrider.limits import NO_LIMITS, Ledger
 
 Grants = Callable[[], Sequence[Grant]]
 """Returns who is let in now; it may be others at the next call."""
+
+HIDDEN = "(hidden)"
+
+_ADDRESS = re.compile(r"[^\s()'\",;]+:[0-9]+(/[^\s()'\",;]*|(?!\w))")
+"""HOST:PORT as services and gRPC write it, a scheme before it or a path after it included."""
 
 _OPTION = "--"
 """Before the name of a token that an option names: no name in a file begins so."""
@@ -62,6 +68,20 @@ def current_caller() -> Caller:
 def work_for(caller: Caller) -> None:
     """Let this task, and those that it starts from now on, work for a caller."""
     _CALLER.set(caller)
+
+
+def said(error: OutriderError) -> str:
+    """Return an error's text as the caller may read it: addresses of services are for operators.
+
+    What names a field speaks of what the caller sent, and of no service.
+    """
+    is_shown = "field" in error.metadata or current_caller().grant.allows(Right.OPERATOR)
+    return str(error) if is_shown else without_addresses(str(error))
+
+
+def without_addresses(text: str) -> str:
+    """Return a text about services for those who may not know where they are."""
+    return _ADDRESS.sub(HIDDEN, text)
 
 
 def note_peer(peer: str) -> None:

@@ -11,6 +11,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from outrider import logs, request_scope
+from outrider.access import said
 from outrider.errors import EngineBusy, InvalidRequest, OutriderError
 from outrider.rpc.channel import UNREACHABLE
 from outrider.rpc.interceptor import Interceptor, served, serving
@@ -99,7 +100,7 @@ def to_status(error: Exception) -> status_pb2.Status:
     if (scope := request_scope.current()) is not None:
         info.metadata["requestId"] = scope.id
     code = code_pb2.Code.Value(error.status)
-    status = status_pb2.Status(code=code, message=str(error))
+    status = status_pb2.Status(code=code, message=said(error))
     status.details.add().Pack(info)
     if isinstance(error, EngineBusy):
         retry = error_details_pb2.RetryInfo()

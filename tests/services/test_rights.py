@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from grpc_status import rpc_status
 
 from outrider.client import CallFailed, Finished, OutriderClient, Request, Started
 from outrider.errors import InvalidConfig
+from outrider.messages import PeerState
 from outrider.rpc.authorization import right_for
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 from outrider.v1 import (
@@ -171,6 +172,24 @@ async def test_a_client_has_texts_written_and_sees_nothing_of_others(tmp_path: P
             for path in ("/metrics", "/slots"):
                 assert (await alices.get(path)).status_code == 403
                 assert (await olgas.get(path)).status_code in (200, 501)
+
+
+async def test_an_error_names_the_target_to_operators_alone(tmp_path: Path):
+    async with guarded(tmp_path) as one:
+        peer = one.orchestrator.pool.target
+        orchestrator = one.orchestrator.orchestrator
+        orchestrator.reconfigure(replace(orchestrator.config, request_seconds=0.2))
+        peer._set(PeerState.LOST, f"waiting for {peer.named}")
+        for name, sees_it in (("alice", False), ("olga", True)):
+            async with one.client(name) as client, one.http(name) as http:
+                with pytest.raises(CallFailed, match="waiting for the target") as failed:
+                    await client.submit(Request("ab"))
+                texts = [str(failed.value), str(await client.status())]
+                for path in ("/completion", "/v1/completions"):
+                    answer = await http.post(path, json=BODY | {"prompt": "a"})
+                    assert answer.status_code == 503
+                    texts.append(answer.text)
+            assert [peer.address in text for text in texts] == [sees_it] * 4, texts
 
 
 async def test_a_draft_joins_with_its_right_alone(tmp_path: Path):
