@@ -33,10 +33,21 @@ class Client:
             raise
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
-        async def carry_out() -> T:
-            return await call()
+        over = threading.Event()
 
-        return asyncio.run_coroutine_threadsafe(carry_out(), self._loop).result()
+        async def carry_out() -> T:
+            try:
+                return await call()
+            finally:
+                over.set()
+
+        work = asyncio.run_coroutine_threadsafe(carry_out(), self._loop)
+        try:
+            return work.result()
+        except BaseException:
+            if work.cancel():  # it was not over: Ctrl-C interrupts who waits, and not the loop
+                over.wait()
+            raise
 
     def __enter__(self) -> Self:
         return self
