@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import grpc
 
 from outrider import request_scope, tracing, wire
-from outrider.errors import InvalidRequest, ModelChanged, OutriderError
+from outrider.errors import InvalidRequest, ModelChanged, OutriderError, ReaderStalled
 from outrider.messages import SessionParameters
 from outrider.rpc.statuses import describe_end, read_error_info
 from outrider.tracing import NOTHING, TracedKind, TraceSpan
@@ -223,6 +223,8 @@ class JoinedStream:
         _, write = await self._attending()
         try:
             await write(messages.AttendResponse(order=message.order))
+        except ReaderStalled as stalled:
+            raise self.lose(StreamLost.gone(str(stalled))) from None
         except grpc.aio.BaseError:
             raise self._left() from None
 

@@ -12,7 +12,10 @@ import pytest
 from orchestrator import link as links
 from orchestrator.event_queue import EventQueue
 from orchestrator.link import Link
-from orchestrator.streams import StreamLost
+from orchestrator.streams import JoinedStream, StreamLost
+from outrider.errors import ReaderStalled
+from outrider.v1.draft_service_pb2 import DraftRequest
+from tests.unit.test_attempts import OPENING as SESSION
 
 OPENING: Any = None  # the link keeps it for others
 
@@ -78,3 +81,34 @@ def test_a_message_that_is_too_large_breaks_the_protocol_and_what_is_unread_does
     assert lost.breaks_protocol and lost.final
     for other in (StreamLost.unread(256), StreamLost.gone(detail)):
         assert not other.breaks_protocol and not other.final
+
+
+@pytest.mark.fault(
+    "hang",
+    "A draft that joined reads none of its orders for as long as `--stall-timeout`",
+    before="an exception that nobody read, and a stream that counted as open until its text ended",
+    now="the stream is lost, and another draft may take its place",
+)
+async def test_a_draft_that_joined_and_reads_nothing_is_lost() -> None:
+    stream, lost, over = JoinedStream(SESSION, lambda *_: None), list[str](), asyncio.Event()
+
+    async def requests() -> AsyncIterator[Any]:
+        await over.wait()
+        raise grpc.aio.UsageError
+        yield
+
+    async def write(message: Any) -> None:
+        raise ReaderStalled(30.0)
+
+    link = Link(
+        SESSION, stream, Events(False), list[Any]().append, lambda _, why: lost.append(str(why))
+    )
+    serving = asyncio.create_task(stream.serve(requests(), write))
+    for _ in range(2):  # the first goes with the invitation
+        link.send(DraftRequest())
+    async with asyncio.timeout(5):
+        await serving
+        over.set()  # as reading ends with its call
+        await link._reader
+    [why] = lost
+    assert stream.is_over and "nothing of the stream was read for 30 s" in why
