@@ -172,6 +172,8 @@ class DraftSide:
         """End the stream and the lease."""
         if self._rendering is not None:
             self._rendering.cancel()
+        if self._lease is not None and self._generation.draft_is_silent:
+            self._lease.leased.note_silent()
         self._attempts.close()
         self._give_back()
 
@@ -206,7 +208,7 @@ class DraftSide:
             if self._opening.rule is Rule.REJECTION and not drew_as_keyed(frame, self._opening):
                 raise InvalidRequest("token_ids", "are not the draws from their rows")
             if frame.token_ids and self._lease is not None:
-                self._lease.leased.health.note_success()
+                self._lease.leased.note_tokens()
                 self._fail_over.note_progress()
             work, queue = draft.work - work, draft.queue - queue
             generation.draft_frame(frame, time.perf_counter(), work, queue)

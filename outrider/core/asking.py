@@ -100,7 +100,7 @@ class Asking:
         for each in self._target.in_flight:
             if each.sent_time is None:
                 each.sent_time = now
-                each.draft_busy = self._draft.state in (DraftState.DRAFTING, DraftState.LATE)
+                each.draft_busy = self._draft.owes
                 self._control.note_sent()
                 self._actions.append(each.round)
 

@@ -68,6 +68,16 @@ class DraftProgress:
         """Whether there is no stream."""
         return self.state is DraftState.ABSENT
 
+    @property
+    def owes(self) -> bool:
+        """Whether something is ordered that did not come."""
+        return self.state in (DraftState.DRAFTING, DraftState.LATE)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it owes what was ordered, and no token came on this stream."""
+        return self.owes and self.is_new
+
     def open(self, context: int, row_width: int = 0) -> None:
         """Begin with a stream; the last orders of the one before may never have arrived."""
         self._happen(DraftEvent.OPENED)

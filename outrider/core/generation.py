@@ -78,6 +78,11 @@ class Generation:
         return self._target.is_asked
 
     @property
+    def draft_is_silent(self) -> bool:
+        """Whether the draft owes what was ordered, and nothing came on its stream."""
+        return self._draft.is_silent
+
+    @property
     def order(self) -> int:
         """The number of the newest order."""
         return self._draft.order

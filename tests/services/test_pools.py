@@ -17,6 +17,7 @@ from orchestrator.names import Name, may_have_records
 from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.targets import PooledTarget
+from outrider.core.rates import Mean
 from outrider.costs import CostTable, Point
 from outrider.engine.model import ModelDescription
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -26,6 +27,7 @@ from tests.support.services import (
     PATIENCE,
     TARGET,
     Completion,
+    Gate,
     Interruption,
     ModelProcess,
     OrchestratorProcess,
@@ -330,6 +332,22 @@ async def test_another_configured_draft_goes_on_when_one_is_killed() -> None:
         assert_right(completion, asked)
         drafted = completion.origins[60:].count(messages.TOKEN_ORIGIN_DRAFTED)
         assert drafted > 50
+
+
+async def test_texts_leave_a_draft_of_which_nothing_comes() -> None:
+    async with services(target, drafts=2, draft_seconds=0.05) as those:
+        silent, good = those.pool.drafts
+        silent.rates.token_time = Mean(1e-4)  # so that it is taken first
+        gate = Gate(those.drafts[0].model)
+        drafted = []
+        for i in range(6):
+            asked = request(f"text {i}", token_limit=40)
+            completion = await generate(those.orchestrator, asked)
+            assert_right(completion, asked)
+            drafted.append(completion.origins.count(messages.TOKEN_ORIGIN_DRAFTED) > 0)
+        await gate.open()
+        assert drafted == [False] * 4 + [True] * 2
+        assert good.record.silent_count == 0
 
 
 async def test_a_draft_learns_the_same_of_every_target_of_equal_weights() -> None:

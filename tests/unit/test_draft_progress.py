@@ -90,3 +90,21 @@ def test_a_pause_drops_the_line_and_counts_down() -> None:
     for left in (1, 0, 0):
         draft.note_rounds(1)
         assert draft.pause == left
+
+
+def test_a_draft_is_silent_while_it_owes_an_order_and_had_no_token() -> None:
+    draft, said = DraftProgress(), list[bool]()
+    for event in (
+        lambda: draft.open(100),
+        lambda: draft.extend([1, 2, 3], 9),
+        draft.note_overdue,
+        draft.note_refused,
+        lambda: draft.extend([1, 2, 3, 4], 9),
+        lambda: setattr(draft, "is_new", False),  # as with the first token
+        lambda: draft.open(100),
+        lambda: draft.extend([1, 2, 3, 4], 9),
+        draft.lose,
+    ):
+        event()
+        said.append(draft.is_silent)
+    assert said == [False, True, True, False, True, False, False, True, False]

@@ -17,6 +17,10 @@ class Draft:
 
     def __init__(self) -> None:
         self.peer = SimpleNamespace(hosted=object())
+        self.silent_count = 0
+
+    def note_silent(self) -> None:
+        self.silent_count += 1
 
     def pair_beside(self, target: object) -> object:
         return target
@@ -64,10 +68,10 @@ class Side(DraftSide):
         self.control, self.pool = Control(), DraftPool()
         opening = SimpleNamespace(rule=None, salt=b"")
         plan = SimpleNamespace(opening=opening, control=self.control)
-        generation: Any = SimpleNamespace(plan=plan, committed=[1])
+        self.generation: Any = SimpleNamespace(plan=plan, committed=[1], draft_is_silent=False)
         pool: Any = self.pool
         self.events = EventQueue[Any](self._follow)
-        super().__init__(generation, pool, self.events, Timings(0.0), self._no_target, None)
+        super().__init__(self.generation, pool, self.events, Timings(0.0), self._no_target, None)
 
     def _no_target(self) -> Any:
         """Return what nothing here reads."""
@@ -98,3 +102,15 @@ async def test_a_draft_that_was_put_off_and_is_away_is_waited_for_once() -> None
         side.events.happen(side.open)  # as it would have, once it fired
     assert len(side.events._timers) == 1
     side.events.close()
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_a_text_says_of_its_draft_at_its_end_that_nothing_came(is_silent: bool) -> None:
+    side = Side()
+    side.open()
+    side.generation.draft_is_silent = is_silent
+    draft = side.pool.draft
+    side.close()
+    assert draft.silent_count == is_silent
+    side.close()
+    assert draft.silent_count == is_silent, "it is leased no more"
