@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +40,7 @@ _VERSION = 1  # of the folder; another one is refused
 _SOURCE = "source.json"
 _SHARD = "texts-"
 _ARRAYS = ("lengths", "first", "tokens", "rows", "top_ids", "top_logprobs")
+_OTHER_FILES = 1024  # open files of a process without shards: the usual limit of Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,9 @@ class Kept:
     @cached_property
     def texts(self) -> list[KeptText]:
         """All texts, the oldest shard's first: views of files, of which nothing is read yet."""
-        return [text for shard in _shards(self.folder) for text in _read_shard(shard)]
+        shards = _shards(self.folder)
+        _allow_open_files(len(_ARRAYS) * len(shards))
+        return [text for shard in shards for text in _read_shard(shard)]
 
     @property
     def answered(self) -> int:
@@ -173,6 +178,18 @@ def _read_source(folder: Path) -> KeptSource:
     except (ValueError, TypeError, KeyError, AttributeError):
         reason = f"its {_SOURCE} cannot be read"
     raise InvalidConfig("keep-rows", f"{folder} holds no rows of a target: {reason}")
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise this process's limit by what views need: each holds its file open.
+
+    The file may be deleted while a lesson reads it, so it is not opened anew for each batch.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, count + _OTHER_FILES)
+    if soft < wanted:
+        with suppress(OSError, ValueError):  # macOS says no hard limit and has one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _read_shard(shard: Path) -> Iterator[KeptText]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,28 @@ def text(length: int, first: int = 0, asked: int = 1) -> KeptText:
         ids,
         np.zeros((length, 4), np.float16),
     )
+
+
+@pytest.fixture
+def few_files() -> Iterator[int]:
+    """A limit of open files that a program raises itself, as an interactive shell sets it."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 512  # more than the tests before this one left open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
+    yield few
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_there_may_be_more_shards_than_files_are_usually_open(
+    tmp_path: Path, few_files: int
+) -> None:
+    open_folder(tmp_path, SOURCE)
+    count = few_files // 3  # shards, of four files each
+    for _ in range(count):
+        write_shard(tmp_path, [text(2)])
+    texts = Kept(tmp_path).texts
+    drop_shards(tmp_path, 0.0, 0.0)  # as a target does while a lesson reads
+    assert [text.rows.shape for text in texts] == [(2, 6)] * count
 
 
 def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
