@@ -148,11 +148,16 @@ def write_shard(folder: Path, texts: Sequence[KeptText]) -> None:
         raise
 
 
+def folder_bytes(folder: Path) -> int:
+    """Return what the shards of a folder take."""
+    return sum(map(_bytes_of, _shards(folder)))
+
+
 def drop_shards(folder: Path, most_bytes: float, oldest_time: float) -> None:
     """Delete shards that are older than a time in seconds, then the oldest beyond these bytes."""
     held = 0
     for shard in reversed(_shards(folder)):
-        held += sum(file.stat().st_size for file in shard.iterdir())
+        held += _bytes_of(shard)
         if held > most_bytes or _written(shard) < oldest_time:
             gone = shard.rename(shard.with_name(f".{shard.name}"))  # whole, for who reads it now
             shutil.rmtree(gone, ignore_errors=True)
@@ -160,6 +165,14 @@ def drop_shards(folder: Path, most_bytes: float, oldest_time: float) -> None:
 
 def _shards(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_SHARD}*"))
+
+
+def _bytes_of(shard: Path) -> int:
+    """Return what a shard takes; 0 for one that was dropped meanwhile."""
+    try:
+        return sum(file.stat().st_size for file in shard.iterdir())
+    except FileNotFoundError:
+        return 0
 
 
 def _written(shard: Path) -> float:

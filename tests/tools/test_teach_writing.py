@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from outrider.errors import InvalidConfig
-from outrider.kept_rows import Kept
+from outrider.kept_rows import Kept, folder_bytes
 from outrider.model_service.config import ModelOptions
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import HostedModel
 from outrider_teach import writing
 from outrider_teach.prompts import OWN, Prompt, is_held_out, own
-from outrider_teach.writing import Writing, answered, folder_bytes, write
+from outrider_teach.writing import Writing, answered, write
 from tests.support.commands import environment, until
 from tests.support.tiny_heads import write_llama
 

@@ -14,8 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outrider import kept_rows
 from outrider.errors import InvalidConfig
-from outrider.kept_rows import Kept, KeptSource, KeptText, drop_shards, open_folder, write_shard
+from outrider.kept_rows import (
+    Kept,
+    KeptSource,
+    KeptText,
+    drop_shards,
+    folder_bytes,
+    open_folder,
+    write_shard,
+)
 
 SOURCE = KeptSource(model="ab", layers=(0, 1, 3), width=2, vocabulary=100, top=4)
 
@@ -139,6 +148,20 @@ def test_a_shard_that_is_dropped_while_it_is_read_is_left_out(
 
     monkeypatch.setattr(np, "load", drop_first)
     assert Kept(tmp_path).texts == []
+
+
+def test_a_shard_counts_once_it_is_whole_and_until_it_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_folder(tmp_path, SOURCE)
+    write_shard(tmp_path, [text(5)])
+    [shard] = tmp_path.glob("texts-*")
+    size = sum(file.stat().st_size for file in shard.iterdir())
+    (tmp_path / ".texts-1").mkdir()  # that is being written
+    (tmp_path / ".texts-1" / "rows.npy").write_bytes(b"part")
+    assert folder_bytes(tmp_path) == size
+    monkeypatch.setattr(kept_rows, "_shards", lambda folder: [folder / "texts-0", shard])
+    assert folder_bytes(tmp_path) == size
 
 
 def test_the_oldest_goes_first(tmp_path: Path) -> None:

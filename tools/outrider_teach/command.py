@@ -398,9 +398,9 @@ def _needs(
 def _check_room(asked: _Asked, needs: Needs) -> None:
     """Raise InvalidConfig where disk or memory are too small for what is needed."""
     from outrider.errors import InvalidConfig
+    from outrider.kept_rows import folder_bytes
     from outrider.memory import available_memory
     from outrider_teach.needs import show_bytes
-    from outrider_teach.writing import folder_bytes
 
     there = next(path for path in (asked.work, *asked.work.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(there).free + folder_bytes(asked.work / "rows")
@@ -468,9 +468,10 @@ def _announce(plan: _Plan) -> None:
 
 
 def _write(plan: _Plan, progress: Progress) -> None:
+    from outrider.kept_rows import folder_bytes
     from outrider_cli.screen import note
     from outrider_teach.needs import show_bytes
-    from outrider_teach.writing import folder_bytes, write
+    from outrider_teach.writing import write
 
     kept = asyncio.run(write(plan.writing, progress))
     print(f"written   {kept:,} tokens, {show_bytes(folder_bytes(plan.rows))}", flush=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from outrider.client import CallFailed, Delta, OutriderClient, Request
 from outrider.errors import InvalidConfig
-from outrider.kept_rows import Kept
+from outrider.kept_rows import Kept, folder_bytes
 from outrider.sampling import SamplingParameters
 from outrider_cli.generate.execute import wait_for_target
 from outrider_cli.options import KeepingOptions, arguments
@@ -87,11 +87,6 @@ class Writing:
 def answered(folder: Path) -> int:
     """Return the answered tokens that a folder has; 0 for one that is not there yet."""
     return Kept(folder).answered if folder.is_dir() and any(folder.iterdir()) else 0
-
-
-def folder_bytes(folder: Path) -> int:
-    """Return what the shards of a folder take."""
-    return sum(file.stat().st_size for file in folder.glob("*/*"))
 
 
 async def write(writing: Writing, progress: Progress) -> int:
