@@ -69,6 +69,11 @@ def written(writing: Writing) -> int:
     return asyncio.run(write(writing, Progress()))
 
 
+def test_the_orchestrator_takes_as_many_prompts_as_are_asked_at_once(tmp_path: Path) -> None:
+    many = HostedModel(tmp_path / "target.gguf", ModelOptions(sessions=100))
+    assert "--generations=100" in plan(tmp_path, 1, target=many).plan().orchestrator
+
+
 def prompts_in(folder: Path) -> list[bytes]:
     """Return the tokens of each text up to the first that was answered."""
     texts = Kept(folder / "rows").texts

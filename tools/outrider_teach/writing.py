@@ -79,7 +79,7 @@ class Writing:
             target=self.target,
             draft=None,
             own_draft=False,
-            orchestrator=PATIENT,
+            orchestrator=(*PATIENT, f"--generations={self.sessions}"),
             target_words=tuple(arguments(keeping)),
         )
 
