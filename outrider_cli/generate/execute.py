@@ -192,16 +192,20 @@ async def _silently(client: OutriderClient, request: Request) -> Transcript:
 
 
 async def wait_for_pair(client: OutriderClient, progress: Progress) -> Status:
-    """Return once every model is ready. Raises VocabularyMismatch when they do not fit."""
+    """Return once every model is ready. Raises VocabularyMismatch when they do not fit.
+
+    Drafts that joined by themselves come and go: none of them is waited for or has to fit.
+    """
     while True:
         status = await client.status()
-        for peer in status.peers:
+        named = [peer for peer in status.peers if not peer.joined]
+        for peer in named:
             if peer.state is PeerState.REFUSED:
                 raise VocabularyMismatch(f"{peer.role} refused: {peer.detail}")
-        if all(peer.state is PeerState.READY for peer in status.peers):
+        if all(peer.state is PeerState.READY for peer in named):
             return status
         # Those of this machine are loading; one elsewhere may be away, or be another service.
-        remote = [peer.detail for peer in status.peers if not peer.address.startswith(PLAIN)]
+        remote = [peer.detail for peer in named if not peer.address.startswith(PLAIN)]
         progress.say("; ".join(filter(None, remote)) or "loading the models")
         await asyncio.sleep(_POLL_SECONDS)
 

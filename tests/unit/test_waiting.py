@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from orchestrator.peers import DialledPeer
 from outrider.client import OutriderClient, PeerState, PeerStatus, Status
+from outrider.errors import VocabularyMismatch
 from outrider_cli.generate.execute import wait_for_pair
 from outrider_cli.screen import Progress
 
@@ -61,6 +63,24 @@ async def test_what_is_waited_for_elsewhere_is_shown(address: str, shown: str) -
     client: Any = Answers(waits, ready)
     assert await wait_for_pair(cast(OutriderClient, client), progress) is ready
     assert progress.texts == [shown]
+
+
+@pytest.mark.parametrize("state", [PeerState.REFUSED, PeerState.CONNECTING])
+async def test_a_draft_that_joined_by_itself_neither_ends_a_start_nor_delays_it(
+    state: PeerState,
+) -> None:
+    ready = status("plain://127.0.0.1:4711", PeerState.READY)
+    [joined] = status("10.0.0.7", state, "another vocabulary").peers
+    both = replace(ready, peers=(*ready.peers, replace(joined, role="draft", joined=True)))
+    client: Any = Answers(both)
+    assert await wait_for_pair(cast(OutriderClient, client), Said()) is both
+
+
+async def test_a_model_that_was_named_has_to_fit() -> None:
+    refused = status("gpu:50062", PeerState.REFUSED, "it is of another version")
+    client: Any = Answers(refused)
+    with pytest.raises(VocabularyMismatch, match="target refused: it is of another version"):
+        await wait_for_pair(cast(OutriderClient, client), Said())
 
 
 async def test_an_address_is_named_without_how_it_is_reached() -> None:
