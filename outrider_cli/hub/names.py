@@ -58,7 +58,7 @@ def choose(files: Iterable[str], name: HubName, usual_alone: bool = False) -> Se
     firsts = [each for each in models or known if not _is(each, _BESIDE) and _is_first(each)]
     wanted = [name.quant] if name.quant else USUAL[:1] if usual_alone else USUAL
     for quant in wanted:
-        pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
+        pattern = re.compile(rf"(?<![a-z0-9]){re.escape(quant)}[.-]", re.IGNORECASE)
         for first in firsts:
             if pattern.search(first):
                 return _parts(first, known)

@@ -57,6 +57,8 @@ def test_the_quantisation_is_found_whatever_its_case():
 
 def test_a_quantisation_is_not_found_in_a_longer_one():
     assert chosen("Q4_K") == []
+    assert chosen("F16", files=["x-BF16.gguf", "x-F16.gguf"]) == ["x-F16.gguf"]
+    assert chosen("Q4_XS", files=["x-IQ4_XS.gguf"]) == []
 
 
 def test_without_one_it_is_q4_k_m_then_q8_0_then_the_first_model():
