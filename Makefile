@@ -42,9 +42,9 @@ run: N_DRAFT =
 run: setup ## generate with the defaults; MODEL= DRAFT= PROMPT= N_DRAFT= N_PREDICT=
 	@$(GENERATE) $(if $(PROMPT),--prompt "$${PROMPT}")
 
+same-model: PAIR = --model '$(SAME)' --draft-model '$(SAME)'
 same-model: setup ## let a model draft for itself: every guess is right, and nothing is gained
-	@$(BIN)/outrider generate --model '$(SAME)' $(if $(N_DRAFT),--n-draft $(N_DRAFT)) $(COUNT) \
-	    --temperature 0 --prompt "$${PROMPT:-def read_config(path):}"
+	@$(GENERATE) --temperature 0 --prompt "$${PROMPT:-def read_config(path):}"
 
 draft-comparison: setup ## a table of draft lengths
 	@$(BIN)/python -m benchmarks.draft_lengths $(PAIR) $(COUNT) --prompt "$${PROMPT:-def read_config(path):}"

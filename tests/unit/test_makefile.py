@@ -43,7 +43,7 @@ def test_models_prompt_and_lengths_of_ones_own_are_used(target: str) -> None:
     commands = printed(target, *given)
     assert "--model 'large.gguf'" in commands and "--n-predict 9" in commands
     assert "--prompt" in commands and "PROMPT" in commands
-    if target != "same-model":
-        assert "--draft-model 'small.gguf'" in commands
+    draft = "large.gguf" if target == "same-model" else "small.gguf"
+    assert f"--draft-model '{draft}'" in commands
     if target != "draft-comparison":
         assert "--n-draft 7" in commands
