@@ -140,7 +140,11 @@ def _is_host(text: str) -> bool:
             return ipaddress.ip_address(text[1:-1]).version == 6
         except ValueError:
             return False
-    return bool(text) and not any(char in ":/[]" or char.isspace() for char in text)
+    try:
+        text.encode("idna")  # as Python's resolver does, which raises no OSError for it
+    except UnicodeError:
+        return False
+    return bool(text) and not any(char in ":/[] " or not char.isprintable() for char in text)
 
 
 # --- channels ---

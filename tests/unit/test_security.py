@@ -239,6 +239,8 @@ async def test_a_server_refuses_its_files_before_it_listens(pems: Path):
     [
         ("127.0.0.1:50061", Address("127.0.0.1", 50061)),
         ("laptop.example:1", Address("laptop.example", 1)),
+        ("laptop.example.:1", Address("laptop.example.", 1)),
+        ("bücher.example:1", Address("bücher.example", 1)),
         ("[::1]:50061", Address("[::1]", 50061)),
         ("plain://laptop:50061", Address("laptop", 50061, plain=True)),
         ("plain://[fe80::1]:65535", Address("[fe80::1]", 65535, plain=True)),
@@ -253,7 +255,8 @@ NO_ADDRESS = (
     *("", "nowhere", ":1", "host:", "host:0", "host:65536", "host:-1", "host:1x", "host:²"),
     *("host:" + "1" * 5000, "::1:5", "[::1:5", "[host]:5", "[127.0.0.1]:5", "unix:/tmp/x:1"),
     *("dns:///host:1", "tls://host:1", "plain://", "plain://host", "plain://plain://host:1"),
-    *("a host:1", "PLAIN://host:1", "host:1/x"),
+    *("a host:1", "a\tb:1", "a\0b:1", "PLAIN://host:1", "host:1/x"),
+    *("a..b:1", ".host:1", "a" * 64 + ".example:1", "a\udcff:1"),
 )
 
 
