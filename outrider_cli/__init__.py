@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 refused or failed, 2 not a valid command line, 130 interru
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -20,6 +21,8 @@ _HOSTS = {"target", "draft"}
 """Roles whose process holds a model."""
 
 
+_OUTPUT_ENDS = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Errors of a pipe that nobody reads any more, and of a disk that takes no more."""
 _INTERRUPTED = 130  # exit code after Ctrl-C, as of shells
 _OPTIONS = {"token_limit": "n_predict", "stop_sequences": "stop", "row_form": "rows"}
 """By field of a request, options of another name."""
@@ -61,7 +64,10 @@ def run(arguments: Sequence[str]) -> int:
     if list(arguments[:1]) == ["serve"]:  # as vLLM, ollama and llama.cpp's own command have it
         arguments = ["up", *arguments[1:]]
     try:
-        return int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)
+        code = int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)
+        if sys.stdout is not None:  # None: it was closed by who started this
+            sys.stdout.flush()
+        return code
     except typer.TyperException as error:
         message = error.format_message() + _set_by(error) + _prompt_hint(error)
         return _complain(message, error.exit_code)
@@ -75,10 +81,13 @@ def run(arguments: Sequence[str]) -> int:
         if sys.stderr.isatty():
             print(file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in _OUTPUT_ENDS:
+            raise
         # Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        is_full = error.errno != errno.EPIPE
+        return _complain(f"cannot write: {error.strerror}" if is_full else "", 1)
 
 
 def _set_by(error: Any) -> str:

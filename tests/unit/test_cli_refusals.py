@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,18 @@ def test_a_wrong_command_line_is_one_line(
     assert told.out == ""
     assert told.err.startswith("outrider: ") and words in told.err
     assert told.err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk always full")
+@pytest.mark.parametrize("command", ["--version", "pair qwen3-8b"])
+def test_a_full_disk_behind_standard_output_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(command.split()) == 1
+        full.write("the rest")  # is lost, and no further error
+    assert capsys.readouterr().err == "outrider: cannot write: No space left on device\n"
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
