@@ -364,7 +364,7 @@ def _read_path(name: str, text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    first = text.splitlines()[0]
+    first, *_ = text.splitlines() or [""]
     return first if first == text and len(text) <= 60 else f"{first[:60]} ..."
 
 

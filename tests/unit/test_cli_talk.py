@@ -145,6 +145,11 @@ def test_a_turn_is_taken_back(talk: ChatState):
         talk.take("/undo")
 
 
+def test_an_empty_question_of_a_file_is_taken_back(talk: ChatState):
+    talk.replace_messages([Message("user", ""), Message("assistant", "Yes?")])
+    assert talk.take("/undo") == Reply(("taken back: ",))
+
+
 def test_a_question_without_an_answer_can_be_asked_again(talk: ChatState):
     talk.add_failure("three?")
     assert said(talk)[-1] == "2"
