@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ _FEWEST = 4  # tokens that were answered: texts with fewer are left out
 class Keeping:
     """Where rows are kept, and what goes first."""
 
+    PREFIX: ClassVar[str] = "kept_"
+    """Of what its fields are called among all settings of a process."""
     folder: Path
     most_bytes: int
     """Of all shards; the oldest go."""

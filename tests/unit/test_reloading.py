@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from outrider.errors import InvalidConfig
 from outrider.rpc.server import ServerConfig
 from outrider.settings_reload import Settings, changed, option
 from outrider.speculation import Speculation
-from outrider_cli import rereading, run
+from outrider_cli import rereading, run, settings
 from outrider_cli.app import app
 
+COMMANDS = settings.commands(typer.main.get_command(app))
 CONFIG = OrchestratorConfig(
     server=ServerConfig(), targets=["127.0.0.1:1"], drafts=["127.0.0.1:2"], jobs=7
 )
@@ -101,12 +102,40 @@ def test_settings_of_the_gateway_are_named_as_its_options(
     ]
 
 
-def test_every_setting_of_the_gateway_has_an_option(tmp_path: Path) -> None:
-    known = set(typer.main.get_command(app).commands["orchestrator"].params)  # type: ignore[attr-defined]
-    options = {name for each in known for name in each.opts}
-    unset = {"http_api_key", "http_body_seconds", "http_ping_seconds", "http_state"}
-    names = {f"http_{each.name}" for each in fields(HttpConfig)} - unset
-    assert {option(name) for name in names} <= options
+UNSET = {
+    *("enabled", "is_draft", "mtp", "no_pings", "support", "tail"),
+    *("http_api_key", "http_body_seconds", "http_ping_seconds", "http_state"),
+}
+"""Fields that no option of their name sets."""
+
+
+def every_name(config: Any) -> Iterator[str]:
+    """Yield what `changed` may call the fields of a configuration."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if is_dataclass(value):
+            yield from every_name(value)
+        elif each.compare:
+            yield getattr(type(config), "PREFIX", "") + each.name
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("target --model m", "--draft-model d --keep-rows k"),
+        ("draft --model m", ""),
+        ("orchestrator", "--http 8080"),
+    ],
+)
+def test_every_setting_of_a_service_has_an_option(command: str, more: str) -> None:
+    def read(*words: str) -> Any:
+        rereading.note(words)
+        return rereading.read()
+
+    bare, full = read(*command.split()), read(*command.split(), *more.split())
+    names = {*every_name(bare), *every_name(full)} - UNSET | set(changed(bare, full))
+    known = COMMANDS[command.partition(" ")[0]].params
+    assert {option(name) for name in names} <= {flag for each in known for flag in each.opts}
 
 
 async def test_an_orchestrator_takes_limits_and_lists() -> None:
