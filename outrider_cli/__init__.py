@@ -61,8 +61,6 @@ def run(arguments: Sequence[str]) -> int:
     rereading.note(arguments)
     if list(arguments[:1]) == ["help"]:  # as git and others take it
         arguments = [*arguments[1:], "--help"]
-    if list(arguments[:1]) == ["serve"]:  # as vLLM, ollama and llama.cpp's own command have it
-        arguments = ["up", *arguments[1:]]
     try:
         code = int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)
         if sys.stdout is not None:  # None: it was closed by who started this

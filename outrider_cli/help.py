@@ -98,6 +98,11 @@ class _PlainFlags:
 class Group(_PlainFlags, TyperGroup):
     """Several commands."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take `serve` for `up`, as vLLM, ollama and llama.cpp's own command have it."""
+        name, *others = args
+        return super().resolve_command(ctx, ["up" if name == "serve" else name, *others])
+
 
 class Command(_PlainFlags, TyperCommand):
     """A command that takes llama.cpp's spellings, and has a short help if its options are many."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,8 +135,10 @@ def test_an_unknown_spelling_is_answered_with_the_nearest(
     assert "--ctx-size" in capsys.readouterr().err
 
 
-def test_serve_is_up(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, "serve", "-h") == shown(capsys, "up", "-h")
+def test_serve_is_up(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "outrider.toml").write_text("[up]\nctx = 777\n")
+    for first in ((), ("--config", str(tmp_path / "outrider.toml"))):
+        assert shown(capsys, *first, "serve", "-h") == shown(capsys, *first, "up", "-h")
 
 
 def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
