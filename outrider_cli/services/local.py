@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from outrider.engine.gguf_check import is_head
@@ -38,6 +40,7 @@ class LocalPlan:
     listen: str = ANY_PORT  # of the orchestrator
     orchestrator: tuple[str, ...] = ()  # more of its options
     target_words: tuple[str, ...] = ()  # more of the target's
+    peer_token_file: Path | None = None  # what models elsewhere want; None: nothing
     grace_seconds: float = GRACE_SECONDS  # for texts in flight, when all of it is stopped
     own_draft: bool = True  # the target drafts with the draft's model, too, in its own process
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -74,10 +77,14 @@ class LocalPlan:
 
 
 class LocalServices:
-    """Target, draft and orchestrator; the models on ports of the system's choice."""
+    """Target, draft and orchestrator; the models on ports of the system's choice.
 
-    def __init__(self, plan: LocalPlan, on_log_line: OnLogLine = no_log) -> None:
+    The models answer the orchestrator alone: it shows them the token in a file, which they want.
+    """
+
+    def __init__(self, plan: LocalPlan, token_file: Path, on_log_line: OnLogLine) -> None:
         self._plan = plan
+        self._token_file = token_file.resolve()
         self._on_log_line = on_log_line
         self.target: Child | None = None
         self.draft: Child | None = None
@@ -100,7 +107,7 @@ class LocalServices:
         )
         self._draft_address = draft.removeprefix(_PLAIN)
         peers = ("--target", target, *(("--draft", draft) if draft else ("--no-draft",)))
-        words = (*peers, *plan.orchestrator)
+        words = (*peers, *plan.orchestrator, f"--peer-token-file={self._token_file}")
         command = plan.commands.get("orchestrator", COMMAND)
         self.orchestrator = await Child.start(
             command, "orchestrator", plan.listen, words, self._on_log_line, plan.grace_seconds
@@ -117,6 +124,7 @@ class LocalServices:
     ) -> Child:
         words = (
             f"--model={hosted.model}",
+            f"--token-file={self._token_file}",
             *arguments(hosted.options),
             *self._plan.shared_words,
             *more,
@@ -158,11 +166,14 @@ async def local_services(
     plan: LocalPlan, on_log_line: OnLogLine = no_log
 ) -> AsyncIterator[LocalServices]:
     """Give services that are stopped at the end; `on_log_line` gets the lines of their logs."""
-    services = LocalServices(plan, on_log_line)
-    try:
-        yield services
-    finally:
-        await services.stop()
+    with TemporaryDirectory(prefix="outrider-") as folder:  # for this user alone
+        token_file = Path(folder) / "token"
+        token_file.write_text(secrets.token_hex())
+        services = LocalServices(plan, plan.peer_token_file or token_file, on_log_line)
+        try:
+            yield services
+        finally:
+            await services.stop()
 
 
 def _is_head(path: Path) -> bool:

@@ -111,8 +111,8 @@ def up(
     groups = (drafting, joining, sharing, http, server)
     words = [word for group in groups for word in arguments(group)]
     words += _options(
-        {"tls-ca": tls_ca, "peer-token-file": peer_token_file, "state": state}
-        | {"chat-template-file": chat_template_file, "request-timeout": request_timeout}
+        {"tls-ca": tls_ca, "state": state, "chat-template-file": chat_template_file}
+        | {"request-timeout": request_timeout}
     )
     plan = LocalPlan(
         target=target or HostedModel(choose_target(model), engine),
@@ -120,6 +120,7 @@ def up(
         listen=listen,
         orchestrator=tuple(words),
         grace_seconds=server.grace,
+        peer_token_file=peer_token_file or server.token_file,
         own_draft=own_draft and not no_draft,
         target_words=tuple(arguments(keeping)),
     )

@@ -17,7 +17,6 @@ from outrider.client import Delta, Finished, OutriderClient, Request
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.model_service.config import ModelOptions
-from outrider.rpc.security import ClientSecurity
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.speculation import Policy
 from outrider_bench.remote_model import start_remote, write_token
@@ -57,11 +56,13 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Outr
         ]
         try:
             target, draft = [await child.address() for child in children]
-            options = ("--token-file", str(token), "--draft-timeout", "5")
-            plan = LocalPlan(target=target, draft=draft, orchestrator=options)
+            options = ("--draft-timeout", "5")
+            plan = LocalPlan(
+                target=target, draft=draft, orchestrator=options, peer_token_file=token
+            )
             async with (
                 local_services(plan) as services,
-                OutriderClient(await services.start(), ClientSecurity(token_file=token)) as client,
+                OutriderClient(await services.start()) as client,
             ):
                 await wait_for_pair(client, Progress())
                 yield client

@@ -33,11 +33,6 @@ class RemoteModel:
     child: Child
     link: Link
 
-    @property
-    def token_options(self) -> tuple[str, ...]:
-        """What an orchestrator shows to be let in; it demands the same token of its clients."""
-        return ("--token-file", str(self.token_file))
-
     async def reshape(self, round_trip_ms: float) -> None:
         """Give the link another round trip, in milliseconds."""
         self.link.reshape(Shape(delay_ms=round_trip_ms / 2.0))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from outrider.client import ModelInfo, OutriderClient, Request, Started, Status
 from outrider.errors import InvalidRequest
-from outrider.rpc.security import ClientSecurity
 from outrider_bench.cores import pinned
 from outrider_bench.interleave import Bench, Contender, Outrider
 from outrider_bench.llama_server import LlamaServer, PeerPlan, running_peers
@@ -98,24 +97,23 @@ def _plan(
     settings: Settings,
     target: HostedModel | str,
     draft: HostedModel | str,
-    more: Sequence[str] = (),
+    far_token_file: Path | None = None,
 ) -> LocalPlan:
-    """Return what to start here; `more` are options of the orchestrator."""
+    """Return what to start here, beside what is far and wants a token."""
     return LocalPlan(
         target=target,
         draft=draft,
-        orchestrator=(*_PATIENT, *more),
+        orchestrator=_PATIENT,
+        peer_token_file=far_token_file,
         commands={role: pinned(COMMAND, settings.cores, role) for role in settings.cores},
     )
 
 
-async def _started(
-    stack: AsyncExitStack, plan: LocalPlan, security: ClientSecurity | None = None
-) -> tuple[LocalServices, OutriderClient]:
+async def _started(stack: AsyncExitStack, plan: LocalPlan) -> tuple[LocalServices, OutriderClient]:
     """Start services that end with the stack; return them and a client of theirs."""
     services = await stack.enter_async_context(local_services(plan))
-    client = OutriderClient(await services.start(), *(() if security is None else (security,)))
-    return services, await stack.enter_async_context(client)
+    client = await stack.enter_async_context(OutriderClient(await services.start()))
+    return services, client
 
 
 async def _other_numerics(
@@ -181,7 +179,7 @@ async def _run_draft_away(
     """Measure what is worth it at every round trip, with the draft over a slow link."""
     progress.say("starting the services, with the draft far away")
     async with remote_model("draft", draft, settings.cores) as far:
-        plan = _plan(settings, target, far.address, far.token_options)
+        plan = _plan(settings, target, far.address, far.token_file)
         times = settings.round_trips_ms
         await _run_away(settings, plan, target.model, far, times, result, progress)
 
@@ -196,7 +194,7 @@ async def _run_target_away(
     """Measure the same with the target over a slow link, and draft and orchestrator here."""
     progress.say("starting the services, with the target far away")
     async with remote_model("target", target, settings.cores) as far:
-        plan = _plan(settings, far.address, draft, far.token_options)
+        plan = _plan(settings, far.address, draft, far.token_file)
         times = settings.target_round_trips_ms
         await _run_away(settings, plan, target.model, far, times, result, progress)
 
@@ -212,7 +210,7 @@ async def _run_away(
 ) -> None:
     """Start what is here, and measure it with what is far at every round trip."""
     async with AsyncExitStack() as stack:
-        services, client = await _started(stack, plan, ClientSecurity(token_file=far.token_file))
+        services, client = await _started(stack, plan)
         await services.watch(wait_for_pair(client, progress))
         variants = distant_variants(settings.variants)
         wanted = len(round_trips_ms) * settings.repetitions * 2
