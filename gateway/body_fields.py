@@ -286,13 +286,18 @@ def check_choice_count(count: int | None, prompt_count: int) -> int:
 
 def name_in(fields: Body, field: str) -> str:
     """Return the name under which a client sent a field of a Request, perhaps in `options`."""
+    return _known_name(fields, field) or field
+
+
+def _known_name(fields: Body, field: str) -> str | None:
     members = type(fields).model_fields
     known = [name for name in _NAMES.get(field, (field,)) if name in members]
     sent = [name for name in known if getattr(fields, name) is not None]
     if found := next(iter(sent + known), None):
         return members[found].alias or found
     options = getattr(fields, "options", None)
-    return f"options.{name_in(options, field)}" if isinstance(options, Body) else field
+    within = _known_name(options, field) if isinstance(options, Body) else None
+    return within and f"options.{within}"
 
 
 def name_of_input(field: str, sent: str, count: int, first: int) -> str:

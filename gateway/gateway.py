@@ -183,7 +183,9 @@ class Gateway:
         rendered, model = await self._orchestrator.apply_template(chat)
         form = await asyncio.to_thread(self._orchestrator.chat_format)
         reading = requests.read_reading(body, form, rendered)
-        required = await asyncio.to_thread(requests.read_required_calls, body, reading)
+        with named_as_in(sent):
+            required = await asyncio.to_thread(requests.read_required, body, reading)
+        _pass_over(required.passed_over)
         prompt = await self._chat_ids(rendered + required.opening, model)
         reading = replace(reading, prompt=reading.prompt + required.opening)
         conversation = replace(chat, continuation=required.opening)

@@ -31,12 +31,15 @@ from gateway.usage import StreamProgress
 from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.required_calls import (
     FREE,
-    RequiredCalls,
+    Required,
     Tool,
-    require_calls,
+    read_tools,
+    require,
     required_tools,
 )
 from outrider.errors import InvalidRequest
+from outrider.grammar.gbnf import read_grammar
+from outrider.grammar.schema import grammar_of_schema, passed_over
 from outrider.messages import ANY_MODEL, LogprobOptions, ModelReference
 from outrider.request import Conversation, Detail, Request
 
@@ -299,15 +302,38 @@ def _required_tools(body: ChatBody) -> list[Tool]:
     return tools
 
 
-def read_required_calls(body: ChatBody, reading: ChatReading) -> RequiredCalls:
-    """Return what the model must call. Raises InvalidRequest. A large grammar takes its time."""
-    tools = _required_tools(body)
-    if not tools:
-        return FREE
+def read_required(body: ChatBody, reading: ChatReading) -> Required:
+    """Return what the model must write, besides a form of the text that holds from its start.
+
+    That form is of the answer: a thought that the prompt opened may end before it, and a call of
+    the tools may come in its place. A `grammar` of llama-server's alone is of all that is written.
+    Raises InvalidRequest. A large grammar takes its time.
+    """
+    form, tools, text = reading.form, _required_tools(body), ""
+    passed: tuple[str, ...] = ()
     several = body.tool_choice == "required" and bool(body.parallel_tool_calls)
-    form = reading.form
     in_thought = bool(form.think) and reading.prompt.rstrip().endswith(form.think)
-    return require_calls(tools, form, several=several, in_thought=in_thought)
+    if not tools and not body.grammar and (in_thought or offered_tools(body)):
+        text, passed = _text_grammar(body)
+    if text and offered_tools(body):
+        tools, several = read_tools(body.tools or ()), not reading.single
+    if not tools and not text:
+        return FREE
+    required = require(tools, form, text, several=several, in_thought=in_thought)
+    return replace(required, passed_over=passed)
+
+
+def _text_grammar(body: ChatBody) -> tuple[str, tuple[str, ...]]:
+    """Return the GBNF of what the text must be, and what of a schema it does not keep.
+
+    Both are empty where it may be any text. Raises InvalidRequest.
+    """
+    schema, grammar = _text_form(body)
+    if schema:
+        return grammar_of_schema(schema), passed_over(schema)
+    if grammar:
+        read_grammar(grammar)  # a refusal names its own lines
+    return grammar, ()
 
 
 def read_embedding(body: EmbeddingBody) -> list[Prompt]:
@@ -323,23 +349,33 @@ def _request(
     body: OpenAIFields, prompt: Prompt, token_limit: int, grammar: str = "", **more: Any
 ) -> Request:
     """Return what is asked for; a `grammar` stands for what the body says of the text's form."""
-    sampling = sampling_parameters(body)
-    schema = "" if body.json_schema is None else json.dumps(body.json_schema)
-    asked = schema_of(body.response_format)
-    if asked is not None:
-        if schema or sampling.grammar:
-            raise InvalidRequest("response_format", "does not go with a schema or grammar of yours")
-        schema = json.dumps(asked)
-    schema, its_grammar = constraint(body, schema, sampling.grammar)
+    schema, its_grammar = ("", grammar) if grammar else _text_form(body)
     return generate_request(
         body,
         prompt,
         token_limit=token_limit,
-        sampling=replace(sampling, grammar=grammar or its_grammar),
+        sampling=replace(sampling_parameters(body), grammar=its_grammar),
         json_schema=schema,
         running_statistics=StreamProgress.of(body).needs_statistics,
         **more,
     )
+
+
+def _text_form(body: OpenAIFields) -> tuple[str, str]:
+    """Return the JSON schema or the grammar of the text; what it is not is empty.
+
+    Raises InvalidRequest for two constraints of one text.
+    """
+    schema = "" if body.json_schema is None else json.dumps(body.json_schema)
+    grammar = body.grammar or ""
+    if schema and grammar:
+        raise InvalidRequest("json_schema", "does not go with a grammar")
+    asked = schema_of(body.response_format)
+    if asked is not None:
+        if schema or grammar:
+            raise InvalidRequest("response_format", "does not go with a schema or grammar of yours")
+        schema = json.dumps(asked)
+    return constraint(body, schema, grammar)
 
 
 def schema_of(form: ResponseFormat | None) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
-"""Writes down what a model must write when it has to call a tool. Pure.
+"""Writes down what a model must write: calls of tools, a text of some form, or either. Pure.
 
-What opens a call ends the prompt, and a grammar lets nothing but calls after it, as the model's
-template shows them. Where the prompt has opened a thought, the model may end it first.
+A grammar lets nothing else, with calls as the model's template shows them. What opens a call that
+must come ends the prompt. Where the prompt has opened a thought, the model may end it first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from outrider.grammar.gbnf import read_grammar
 from outrider.grammar.json_texts import either, quoted
 from outrider.grammar.schema import rules_of_schema, written
 
+_NAMES = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|\{[^}]*\}|#[^\r\n]*|([a-zA-Z0-9-]+)')
 _NAME = re.compile(r"[\w.-]{1,128}")
 _NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 _SAID = frozenset({"type", "title", "description", "default", "examples", "$schema"})
@@ -44,14 +45,18 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class RequiredCalls:
-    """`opening` ends the prompt, and `grammar` is GBNF of what follows; both empty: anything."""
+class Required:
+    """`opening` ends the prompt, and `grammar` is GBNF of what follows; both empty: anything.
+
+    `passed_over`: what the grammar does not keep of the text's schema.
+    """
 
     opening: str = ""
     grammar: str = ""
+    passed_over: tuple[str, ...] = ()
 
 
-FREE = RequiredCalls()
+FREE = Required()
 
 
 def required_tools(tool_choice: object, tools: Sequence[object]) -> list[Tool]:
@@ -65,6 +70,11 @@ def required_tools(tool_choice: object, tools: Sequence[object]) -> list[Tool]:
     wanted = None if tool_choice == "required" else _chosen_name(tool_choice)
     if not tools:
         raise InvalidRequest("tool_choice", "needs tools")
+    return read_tools(tools, wanted)
+
+
+def read_tools(tools: Sequence[object], wanted: str | None = None) -> list[Tool]:
+    """Return the tools, or those of the `wanted` name alone. Raises InvalidRequest."""
     functions = [(f"tools[{i}].function", _function_of(tool)) for i, tool in enumerate(tools)]
     found = [each for each in functions if wanted is None or each[1].get("name") == wanted]
     if not found:
@@ -104,14 +114,48 @@ def _object_schema(field: str, schema: object) -> dict[str, Any]:
     raise InvalidRequest(field, "must be the schema of an object")
 
 
-def require_calls(
-    tools: Sequence[Tool], form: ChatFormat, *, several: bool = False, in_thought: bool = False
-) -> RequiredCalls:
-    """Return how to make a model call one of some tools; `several`: once or more often.
+def require(
+    tools: Sequence[Tool],
+    form: ChatFormat,
+    text: str = "",
+    *,
+    several: bool = False,
+    in_thought: bool = False,
+) -> Required:
+    """Return how to make a model call one of some tools, or write a text of the GBNF `text`.
 
-    `in_thought`: the prompt ends within a thought. Raises InvalidRequest, with the field, for a
-    schema that no grammar can keep, and where it is not known how this model writes calls.
+    With both it has the choice. `several`: it may call once or more often. `in_thought`: the prompt
+    ends within a thought. Raises InvalidRequest, with the field, for a schema that no grammar can
+    keep, and where it is not known how this model writes calls.
     """
+    opening, root, rules = _calls(tools, form, several) if tools else ("", "", {})
+    if text or in_thought:
+        choices = [f"{_literal(opening)} {root}"] if tools else []
+        if text:
+            choices.append(f"{_literal(form.content) if in_thought else ''} {_apart('root')}")
+        opening, root = "", " | ".join(choices)
+    if in_thought:
+        rules["thought"] = _text_without(form.end_think)
+        root = rf"thought {_literal(form.end_think)} [ \n]{{0,2}} ( {root} )"
+    grammar = written({"root": root, **rules}) + _apart(text)
+    try:
+        read_grammar(grammar)
+    except InvalidRequest as refusal:
+        if not tools:
+            raise
+        raise InvalidRequest("tools", f"their grammar is refused: {refusal}") from None
+    return Required(opening, grammar)
+
+
+def _apart(text: str) -> str:
+    """Return a sound GBNF text with other names of its rules, which no rule of calls has."""
+    return _NAMES.sub(lambda found: f"t-{found[1]}" if found[1] else found[0], text)
+
+
+def _calls(
+    tools: Sequence[Tool], form: ChatFormat, several: bool
+) -> tuple[str, str, dict[str, str]]:
+    """Return what opens the first call, GBNF of what follows it, and the rules that it needs."""
     calls = form.calls
     if calls is None or (form.headers and calls.style is not Style.NAMED):
         raise InvalidRequest("tool_choice", "it is not known how this model writes calls")
@@ -127,17 +171,7 @@ def require_calls(
     if several and calls.several:
         again = " ordinal ".join(map(_literal, (calls.separator + calls.open).split(ID)))
         root += f" ( {again} call )*"
-    root += f" {_literal(calls.end)}"
-    if in_thought:
-        rules["thought"] = _text_without(form.end_think)
-        root = rf"thought {_literal(form.end_think)} [ \n]{{0,2}} {_literal(opening)} {root}"
-        opening = ""
-    grammar = written({"root": root, **rules})
-    try:
-        read_grammar(grammar)
-    except InvalidRequest as refusal:
-        raise InvalidRequest("tools", f"their grammar is refused: {refusal}") from None
-    return RequiredCalls(opening, grammar)
+    return opening, f"{root} {_literal(calls.end)}", rules
 
 
 def _call(calls: CallFormat, tool: Tool, prefix: str) -> tuple[str, dict[str, str]]:

@@ -15,6 +15,7 @@ from canitoolcall.probe import BUILTIN_SCENARIOS, probe
 from tests.support.chat_formats import form, source, template
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
+from tests.support.grammars import compiled, follow
 from tests.support.thorough import cells
 
 QWEN, HERMES, HARMONY = "Qwen3.5-4B", "Qwen-Qwen3-0.6B", "openai-gpt-oss-120b"
@@ -310,6 +311,68 @@ async def test_where_thinking_is_off_text_is_text(route: str) -> None:
             disabled = {"thinking": {"type": "disabled"}}
             reply = await ask(url, route, ASK, stream=False, **disabled)
             assert (reply.text, reply.thoughts) == ("It is 4.", "")
+
+
+SUM = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FORMED: dict[str, dict[str, Any]] = {
+    "chat": {"response_format": {"type": "json_schema", "json_schema": {"schema": SUM}}},
+    "messages": {"output_config": {"format": {"type": "json_schema", "schema": SUM}}},
+    "responses": {"text": {"format": {"type": "json_schema", "name": "a", "schema": SUM}}},
+}
+
+
+def lets(fake: FakeOrchestrator, text: str) -> bool:
+    """Say whether the latest request's grammar lets a model write a text."""
+    place = follow(compiled(fake.requests[-1].sampling.grammar), text.encode())
+    return place is not None and place.can_end
+
+
+@pytest.mark.fault(
+    "text",
+    "A schema for the answer of a model that thinks, or that has tools",
+    before="The thought had to be of the schema, the answer was empty, and no tool was called.",
+    now="The thought ends first, and a call may come in the answer's place.",
+)
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_schema_is_that_of_the_answer_after_a_thought(route: str) -> None:
+    fake = speaking(QWEN, 'A sum.\n</think>\n\n{"a": 4}')
+    async with serving(fake) as url:
+        reply = await ask(url, route, ASK, stream=False, **FORMED[route])
+        assert (reply.thoughts.strip(), reply.text.strip()) == ("A sum.", '{"a": 4}')
+        assert lets(fake, fake.text) and not lets(fake, '{"a": 4}') and not lets(fake, T)
+        reply = await ask(url, route, ASK, stream=False, tools=TOOLS, **FORMED[route])
+        assert reply.text.strip() == '{"a": 4}'
+        assert lets(fake, fake.text) and lets(fake, CALLING[QWEN][0]) and not lets(fake, T)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_call_may_come_in_place_of_a_text_of_the_schema(route: str) -> None:
+    fake = speaking(HERMES, CALLING[HERMES][0].partition("Sure.\n")[2])
+    async with serving(fake) as url:
+        reply = await ask(url, route, ASK, stream=False, tools=TOOLS, **FORMED[route])
+    assert (reply.calls, reply.text) == (PARIS, "")
+    assert lets(fake, fake.text) and lets(fake, '{"a": 4}') and not lets(fake, "Sure.")
+
+
+async def test_a_choice_is_that_of_the_answer_after_a_thought() -> None:
+    fake = speaking(QWEN, "A sum.\n</think>\n\nyes")
+    async with serving(fake) as url:
+        grammar = 'root ::= "yes" | "no"'
+        for said in ({"guided_choice": ["yes", "no"]}, {"guided_grammar": grammar}):
+            reply = await ask(url, "chat", ASK, stream=False, **said)
+            assert reply.text == "yes" and lets(fake, fake.text) and not lets(fake, "yes")
+        reply = await ask(url, "chat", ASK, stream=False, guided_grammar="root ::= yes")
+        assert reply.status == 400 and "guided_grammar: line 1" in reply.error
+        await ask(url, "chat", ASK, stream=False, tools=TOOLS, grammar=grammar)
+        assert fake.requests[-1].sampling.grammar == grammar, "it is of all that is written"
+
+
+async def test_what_no_grammar_keeps_of_a_schema_after_a_thought_is_named() -> None:
+    async with serving(speaking(QWEN, "")) as url, httpx.AsyncClient() as client:
+        said = {"type": "string", "format": "color"}
+        body = {"messages": ASK, "json_schema": said}
+        answer = await client.post(f"{url}/v1/chat/completions", json=body)
+    assert "format" in answer.headers["outrider-warning"]
 
 
 @pytest.mark.parametrize("route", ROUTES)

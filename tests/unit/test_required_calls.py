@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.chat.events import parse
 from orchestrator.chat.format import Style
 from orchestrator.chat.parser import ChatParser
-from orchestrator.chat.required_calls import RequiredCalls, require_calls, required_tools
+from orchestrator.chat.required_calls import Required, require, required_tools
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
 from tests.support.chat_formats import NAMES, form
@@ -82,13 +82,13 @@ def forced(
     choice: object = "required",
     several: bool = False,
     in_thought: bool = False,
-) -> RequiredCalls:
+) -> Required:
     tools = [tool(named, schema) for named, schema in schemas.items()]
     wanted = required_tools(choice, tools)
-    return require_calls(wanted, form(name), several=several, in_thought=in_thought)
+    return require(wanted, form(name), several=several, in_thought=in_thought)
 
 
-def called(text: str, calls: RequiredCalls, name: str, schemas: dict[str, Any]) -> list[Any]:
+def called(text: str, calls: Required, name: str, schemas: dict[str, Any]) -> list[Any]:
     """Return the calls of a text behind the opening, which must hold nothing besides."""
     parser = ChatParser(form(name), {n: s or {} for n, s in schemas.items()}, calls.opening)
     content, _, found = parse([*parser.add(text), *parser.finish()])
@@ -96,7 +96,7 @@ def called(text: str, calls: RequiredCalls, name: str, schemas: dict[str, Any]) 
     return [(begun.name, json.loads(arguments)) for begun, arguments in found]
 
 
-def lets(calls: RequiredCalls, text: str) -> bool:
+def lets(calls: Required, text: str) -> bool:
     place = follow(compiled(calls.grammar), text.encode())
     return place is not None and place.can_end
 
@@ -199,6 +199,37 @@ def test_a_thought_that_the_prompt_opened_may_end_first() -> None:
     call = '<tool_call>\n{"name": "go", "arguments": {}}\n</tool_call>'
     assert calls.opening == "" and lets(calls, f"Hm, 1 < 2.\n</think>\n\n{call}")
     assert not lets(calls, call)
+
+
+def lets_both(required: Required, *texts: str) -> bool:
+    return required.opening == "" and all(lets(required, text) for text in texts)
+
+
+OPENING = ["GLM-4.7-Flash", "Kimi-K3", "Qwen3.5-4B", "llama-cpp-deepseek-r1"]
+"""Formats whose templates open a thought in the prompt."""
+
+
+@pytest.mark.parametrize("name", OPENING)
+def test_a_text_of_some_form_comes_after_the_thought(name: str) -> None:
+    required = require((), form(name), 'root ::= "{" [0-9] "}"', in_thought=True)
+    assert not lets(required, "{1}")
+    text = random_text(read_grammar(required.grammar), random.Random(1))
+    parser = ChatParser(form(name), {}, form(name).think)
+    content, thought, _ = parse([*parser.add(text), *parser.finish()])
+    assert content[::2] == "{}" and "{" + content[1] + "}" not in thought, text
+
+
+@pytest.mark.parametrize("name", [HERMES, LLAMA, HARMONY, "Qwen3-Coder"])
+def test_a_tool_may_be_called_in_place_of_the_text(name: str) -> None:
+    text = 'root ::= "{" call "}" # no "call\ncall ::= ["call] ["\\]root]{1,2} "root"'
+    tools = required_tools("required", [tool("go")])
+    either, calls = require(tools, form(name), text, several=True), require(tools, form(name))
+    call = calls.opening + random_text(read_grammar(calls.grammar), random.Random(1))
+    assert lets_both(either, "{c]troot}", call)
+    assert not lets(either, call + "{c]troot}") and not lets(either, "{call}")
+    thinking = require(tools, form(HERMES), text, in_thought=True)
+    call = '<tool_call>\n{"name": "go", "arguments": {}}\n</tool_call>'
+    assert lets_both(thinking, "Hm.</think>{c]troot}", f"Hm.</think>\n\n{call}")
 
 
 def test_a_schema_that_separate_arguments_cannot_keep_is_refused_with_its_tool() -> None:
