@@ -12,7 +12,7 @@ from gateway.openai.requests import Ask
 from gateway.openai.response_input import OfferedTools, ResponseBody, text_of_call
 from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
-from orchestrator.chat.events import Arguments, CallBegun, Content, Thought, TurnEvent
+from orchestrator.chat.events import Arguments, CallBegun, CallEnded, Content, Thought, TurnEvent
 from outrider.response import Event, Finished
 
 
@@ -39,8 +39,10 @@ class ResponseAnswer:
         self.gathering = ask.gathering()
         self._turn = TurnStream(ask.reading, 0, "call", head.nonce)
         self._number = -1
-        self._items: list[dict[str, Any]] = []
-        self._text = ""  # of the last item, which is open if `_is_open`
+        self._items: list[dict[str, Any]] = []  # those that ended
+        self._begun_count = 0
+        self._item: dict[str, Any] = {}  # the last that began, which is open if `_is_open`
+        self._text = ""  # of it
         self._is_open = False
 
     def whole(self) -> dict[str, Any]:
@@ -81,14 +83,16 @@ class ResponseAnswer:
                 yield self._delta("response.output_text.delta", text, content_index=0, logprobs=[])
             case CallBegun(name, id_):
                 yield from self._begin(self._offered.item_of(name, id_))
-            case Arguments(text) if self._items[-1]["type"] == "function_call":
+            case Arguments(text) if self._item["type"] == "function_call":
                 yield self._delta("response.function_call_arguments.delta", text)
             case Arguments(text):
                 self._text += text  # of which the client gets what is in it, once it is whole
+            case CallEnded(is_sound=False):
+                self._is_open = False  # and never ends: a client calls what has ended
 
     def _begin_text(self, kind: str, members: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the begin of an item with a text, unless the last one is of this kind."""
-        if self._is_open and self._items[-1]["type"] == kind:
+        if self._is_open and self._item["type"] == kind:
             return
         yield from self._begin({"type": kind, **members, "content": []})
         part = _part(kind, "")
@@ -96,11 +100,12 @@ class ResponseAnswer:
 
     def _begin(self, members: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from self._end_item("completed")
-        id_ = f"{_PREFIXES[members['type']]}_{self._head.nonce}_{len(self._items)}"
-        self._items.append({"id": id_, "status": "in_progress", **members})
+        id_ = f"{_PREFIXES[members['type']]}_{self._head.nonce}_{self._begun_count}"
+        self._item = {"id": id_, "status": "in_progress", **members}
         self._text, self._is_open = "", True
-        index = len(self._items) - 1
-        yield self._event("response.output_item.added", output_index=index, item=self._items[-1])
+        self._begun_count += 1
+        index = self._begun_count - 1
+        yield self._event("response.output_item.added", output_index=index, item=self._item)
 
     def _delta(self, kind: str, text: str, **members: Any) -> dict[str, Any]:
         self._text += text
@@ -110,7 +115,7 @@ class ResponseAnswer:
         if not self._is_open:
             return
         self._is_open = False
-        item, text = {**self._items[-1], "status": status}, self._text
+        item, text = {**self._item, "status": status}, self._text
         if item["type"] == "function_call":
             item["arguments"] = text
             yield self._event(
@@ -131,14 +136,14 @@ class ResponseAnswer:
             else:
                 yield self._event("response.reasoning_text.done", **place, text=text)
             yield self._event("response.content_part.done", **place, part=part)
-        self._items[-1] = item
-        index = len(self._items) - 1
+        self._items.append(item)
+        index = self._begun_count - 1
         yield self._event("response.output_item.done", output_index=index, item=item)
 
     def _end(self, completion: Completion) -> Iterator[dict[str, Any]]:
         assert completion.finished is not None
         status = "completed" if finish_reason(completion.finished) == "stop" else "incomplete"
-        if not self._items:  # it has said nothing
+        if not self._items and not self._is_open:  # it has said nothing
             yield from self._begin_text("message", {"role": "assistant"})
         yield from self._end_item(status)
         counted = usage(self.gathering.started, self.gathering.statistics)
@@ -161,8 +166,8 @@ class ResponseAnswer:
 
     def _place(self, **members: Any) -> dict[str, Any]:
         return {
-            "item_id": self._items[-1]["id"],
-            "output_index": len(self._items) - 1,
+            "item_id": self._item["id"],
+            "output_index": self._begun_count - 1,
             **members,
         }
 

@@ -388,6 +388,16 @@ async def test_a_call_that_the_limit_cut_goes_back(route: str) -> None:
     assert said["tool_calls"][0]["function"]["arguments"] == '{"city": "Pa'
 
 
+@pytest.mark.parametrize(("route", "stream"), cells(ROUTES, [False, True]))
+async def test_a_call_that_turns_out_to_be_none_is_text(route: str, stream: bool) -> None:
+    broken = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", oops'
+    async with serving(speaking(HERMES, f"Sure.\n{broken}")) as url:
+        reply = await ask(url, route, ASK, stream=stream, tools=TOOLS)
+    assert broken in reply.text
+    if route == "responses" or not stream:  # the others have no word for it in a stream
+        assert (reply.calls, reply.end) == ([], "stop")
+
+
 @pytest.mark.parametrize("route", ROUTES)
 async def test_one_call_comes_where_only_one_is_wanted(route: str) -> None:
     single: dict[str, Any] = {"parallel_tool_calls": False}
