@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from outrider.errors import Draining
+from outrider.errors import Draining, EngineBusy
 
 Item = TypeVar("Item")
 
@@ -180,37 +181,53 @@ async def numbered(
 ) -> AsyncGenerator[tuple[int, Item]]:
     """Yield what several streams bring, each with the number of its stream; a few run together.
 
-    Raises what a stream raises, the others closed.
+    One that is refused because too much is in flight comes after the others, and one less runs from
+    then on. Raises what a stream raises, the others closed.
     """
     if len(streams) == 1:
         async with aclosing(streams[0]()) as only:
             async for item in only:
                 yield 0, item
         return
-    places = asyncio.Semaphore(_TOGETHER)
     queue: asyncio.Queue[tuple[int, Item] | Exception | None] = asyncio.Queue(_TOGETHER)
+    waiting = deque(range(len(streams)))
+    pump_count = min(_TOGETHER, len(streams))
 
-    async def pump(number: int) -> None:
-        try:
-            async with places, aclosing(streams[number]()) as stream:
-                async for item in stream:
-                    await queue.put((number, item))
-        except Exception as error:
-            await queue.put(error)
-        await queue.put(None)
+    async def pump() -> None:
+        nonlocal pump_count
+        while waiting:
+            number, has_begun = waiting.popleft(), False
+            try:
+                async with aclosing(streams[number]()) as stream:
+                    async for item in stream:
+                        has_begun = True
+                        await queue.put((number, item))
+            except Exception as error:
+                if has_begun or pump_count == 1 or not _ends_with_others(error):
+                    await queue.put(error)
+                    return
+                waiting.append(number)
+                break
+            await queue.put(None)
+        pump_count -= 1
 
-    pumps = [asyncio.ensure_future(pump(number)) for number in range(len(streams))]
+    pumps = [asyncio.ensure_future(pump()) for _ in range(pump_count)]
     try:
-        running = len(pumps)
-        while running:
+        left = len(streams)
+        while left:
             brought = await queue.get()
             if isinstance(brought, Exception):
                 raise brought
             if brought is None:
-                running -= 1
+                left -= 1
             else:
                 yield brought
     finally:
         for each in pumps:
             each.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def _ends_with_others(refusal: Exception) -> bool:
+    """Say whether there may be room when other generations have ended."""
+    return isinstance(refusal, EngineBusy) and refusal.metadata.get("limit") != "tokens_per_minute"

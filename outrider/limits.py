@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from outrider.errors import LimitReached
+from outrider.errors import InvalidRequest, LimitReached
 
 MINUTE = 60.0  # s; over which a rate is counted
 IN_FLIGHT_RETRY = 1.0
@@ -74,9 +74,15 @@ class Ledger:
         meter.level += 1.0
 
     def begin(self, name: str, limits: TokenLimits, count: int, now: float) -> None:
-        """Count so many completions as in flight. Raises LimitReached, and counts nothing."""
+        """Count so many completions as in flight. Raises LimitReached, and counts nothing.
+
+        Raises InvalidRequest for more than are ever let.
+        """
         account = self._of(name)
         most = limits.generations
+        if most is not None and count > most:
+            reason = f"this token may have {most} generations in flight, not {count}"
+            raise InvalidRequest("completion_count", reason)
         if most is not None and account.in_flight + count > most:
             raise LimitReached("generations", most, IN_FLIGHT_RETRY)
         self.check_tokens(name, limits, now)

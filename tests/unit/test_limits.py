@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.errors import LimitReached
+from outrider.errors import InvalidRequest, LimitReached
 from outrider.limits import IN_FLIGHT_RETRY, NO_LIMITS, Ledger, Meter, TokenLimits
 
 A_MINUTE = TokenLimits(requests_per_minute=60)
@@ -60,6 +60,13 @@ def test_generations_in_flight_make_room_when_they_end():
     ledger.begin("a", limits, 1, 0.0)
     ledger.end("a", 2)
     ledger.begin("a", limits, 2, 0.0)
+
+
+def test_more_than_may_ever_be_in_flight_is_no_request():
+    ledger = Ledger()
+    with pytest.raises(InvalidRequest, match="may have 3 generations in flight, not 4") as refused:
+        ledger.begin("a", TokenLimits(generations=3), 4, 0.0)
+    assert refused.value.field == "completion_count"
 
 
 def test_tokens_are_paid_after_they_were_written():
