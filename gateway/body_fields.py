@@ -364,7 +364,7 @@ def _biases(
 
 
 def _is_id(token: str) -> bool:
-    return token.isascii() and token.isdigit() and int(token[:11]) < 2**31
+    return re.fullmatch("[0-9]{1,10}", token) is not None and int(token) < 2**31
 
 
 def _stops(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from orchestrator.chat.required_calls import (
     require,
     required_tools,
 )
+from orchestrator.chat.value_readers import member
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
 from outrider.grammar.schema import grammar_of_schema, passed_over
@@ -240,8 +241,8 @@ def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> ChatReading:
         if form.calls is None:
             reason = "the chat template of this model does not show how it writes calls"
             raise InvalidRequest("tools", reason)
-        functions = [each.get("function") or {} for each in body.tools or ()]
-        tools = {str(each.get("name")): each.get("parameters") or {} for each in functions}
+        functions = [member(each, "function", dict) for each in body.tools or ()]
+        tools = {str(each.get("name")): member(each, "parameters", dict) for each in functions}
     single = body.parallel_tool_calls is False
     last = body.messages[-1] if body.messages else {}
     content = last.get("content")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.chat.format import ID, KEY, MARK, TYPE, CallFormat, ChatFormat, Style
-from orchestrator.chat.value_readers import types_of
+from orchestrator.chat.value_readers import member, types_of
 from outrider.errors import InvalidRequest
 from outrider.grammar.formats import FORMATS
 from outrider.grammar.gbnf import read_grammar
@@ -108,6 +108,10 @@ def _object_schema(field: str, schema: object) -> dict[str, Any]:
     if schema is None:
         return _NO_ARGUMENTS
     if isinstance(schema, dict):
+        # Go writes a map without members as null, and PHP as a list.
+        schema = {name: each for name, each in schema.items() if each is not None}
+        if schema.get("properties") == []:
+            del schema["properties"]
         kinds = schema.get("type", "object")
         if "object" in (kinds if isinstance(kinds, list) else [kinds]):
             return {**schema, "type": "object"}
@@ -176,10 +180,9 @@ def _calls(
 
 def _call(calls: CallFormat, tool: Tool, prefix: str) -> tuple[str, dict[str, str]]:
     """Return GBNF of a call from its name or object on, and the rules that it needs."""
+    arguments, rules = prefix, _rules(tool, tool.schema, prefix)
     if calls.style in (Style.PARAMETERS, Style.KEYED):
         arguments, rules = _separate_arguments(calls, tool, prefix)
-    else:
-        arguments, rules = prefix, _rules(tool, tool.schema, prefix)
     if calls.style is Style.JSON:
         head = f'{{"{calls.name_key}": "{tool.name}", "{calls.arguments_key}": '
         head = head if calls.name_key else f'{{"{tool.name}": '
@@ -190,12 +193,15 @@ def _call(calls: CallFormat, tool: Tool, prefix: str) -> tuple[str, dict[str, st
 
 
 def _separate_arguments(calls: CallFormat, tool: Tool, prefix: str) -> tuple[str, dict[str, str]]:
-    """Return GBNF of arguments that stand one after the other, in the schema's order."""
+    """Return GBNF of arguments that stand one after the other, in the schema's order.
+
+    That the schema is sound was found when rules were made of the whole of it.
+    """
     _refuse_others(tool, tool.schema, _OBJECT_KEYWORDS)
     parameter = calls.parameter
     comma = _literal(parameter.close) if calls.style is Style.KEYED else r'"\n"?'
-    properties = list(tool.schema.get("properties", {}).items())
-    required = tool.schema.get("required", ())
+    properties = list(member(tool.schema, "properties", dict).items())
+    required = member(tool.schema, "required", list)
     # {prefix}0t2 is what may stand from the third argument on as the first, {prefix}1t2 as a later.
     rules = {f"{prefix}{later}t{len(properties)}": '""' for later in (0, 1)}
     for i, (key, schema) in enumerate(properties):
@@ -226,11 +232,12 @@ def _value(
         return name, "false" if string_type == "true" else kind, _rules(tool, whole, name)
     _refuse_others(tool, schema, _TEXT_KEYWORDS)
     given = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    given = [each for each in given if isinstance(each, str)]
     mark = quote or calls.parameter.close.strip()
     rules = {name: _text_without(mark)}
     if given:
         rules[name] = either(_literal(each) for each in given)
-    elif schema.get("format") in FORMATS:
+    elif member(schema, "format", str) in FORMATS:
         # Their texts hold nothing that JSON escapes: without its quotes they are the same.
         rules = _rules(tool, schema, name)
         in_json = rules[rules[name]]

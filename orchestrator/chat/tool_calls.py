@@ -20,6 +20,7 @@ from orchestrator.chat.value_readers import (
     ValueReader,
     as_json,
     escaped,
+    member,
     read_json,
     types_of,
 )
@@ -280,7 +281,7 @@ class CallParser:
         unclosed = [rf"\n\s*{self._parameter.pattern}"] if line else []
         unclosed += [line + self._close[0].pattern]
         stop = regex.compile(rf"{line}(?P<done>{done})|{'|'.join(unclosed)}")
-        types = types_of(self._tool.get("properties", {}).get(key), self._tool)
+        types = types_of(member(self._tool, "properties", dict).get(key), self._tool)
         is_text = type_ == parameter.string_type if type_ is not None else types == {"string"}
         parts: list[str] = []
         show = self._argue_escaped if is_text else parts.append

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import regex
 
@@ -13,6 +13,7 @@ from orchestrator.chat.reader import ChatText, Malformed, Steps
 
 Show = Callable[[str], None]
 Schema = Mapping[str, Any]
+Kind = TypeVar("Kind")
 
 NO_JSON = object()
 
@@ -198,19 +199,24 @@ def as_json(text: str, types: set[str]) -> str:
     return text
 
 
+def member(schema: object, name: str, kind: type[Kind]) -> Kind:
+    """Return a member of a schema, empty where it is of another type: schemas come unchecked."""
+    found = schema.get(name) if isinstance(schema, dict) else None
+    return found if isinstance(found, kind) else kind()
+
+
 def types_of(schema: object, root: object) -> set[str]:
     """Return the JSON types that a schema allows; none where it does not say."""
-    if not isinstance(schema, dict):
-        return set()
-    if isinstance(ref := schema.get("$ref"), str):
+    if ref := member(schema, "$ref", str):
         for step in ref.removeprefix("#/").split("/"):
             root = root.get(step) if isinstance(root, dict) else None
         return types_of(root, None)
-    if "type" in schema:
-        named = schema["type"]
-        return set(named if isinstance(named, list) else [named])
-    if "enum" in schema or "const" in schema:
-        given = schema.get("enum", [schema.get("const")])
+    if named := [*filter(None, [member(schema, "type", str)]), *member(schema, "type", list)]:
+        return {each for each in named if isinstance(each, str)}
+    given = member(schema, "enum", list)
+    if not given and isinstance(schema, dict) and "const" in schema:
+        given = [schema["const"]]
+    if given:
         return {name for each in given for name in sorted(_TYPES_OF.get(type(each), ()))[:1]}
-    options = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())]
+    options = [each for name in ("anyOf", "oneOf", "allOf") for each in member(schema, name, list)]
     return {name for option in options for name in types_of(option, root)}

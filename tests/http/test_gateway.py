@@ -264,6 +264,15 @@ async def test_what_is_wrong_or_not_supported_is_refused_by_name(
     assert field.partition(".")[0] in told["message"]
 
 
+async def test_a_number_that_is_no_id_is_a_text_to_bias():
+    fake, digits = FakeOrchestrator(), "0" * 11 + "9" * 5000
+    async with serving(fake) as url:
+        body = {"prompt": "a", "logit_bias": {digits: 1, "5": 2, str(2**31): 3}}
+        response = await post(f"{url}/v1/completions", body)
+    assert response.status_code == 200
+    assert fake.requests[-1].logit_bias == ((digits, 1), (5, 2), (str(2**31), 3))
+
+
 async def test_unknown_fields_and_nulls_are_ignored():
     body = {"prompt": "a", "max_tokens": 4, "user": "me", "no_such_field": {"x": [1]}}
     body |= dict.fromkeys(("stop", "temperature", "suffix", "best_of", "logit_bias", "seed"))

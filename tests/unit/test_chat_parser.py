@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.openai.requests import ChatBody, read_reading
 from orchestrator.chat.events import (
     Arguments,
     CallBegun,
@@ -56,6 +57,14 @@ FUNCTION = (
     "</tool_call>"
 )
 
+CITY = {
+    QWEN: FUNCTION.format("Paris"),
+    HERMES: '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+    GLM: "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
+    "</tool_call>",
+    GEMMA: '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>',
+}
+
 Read = tuple[str, str, list[tuple[str, Any]]]
 
 
@@ -90,6 +99,41 @@ def cuts(text: str, seed: int) -> Iterator[str]:
         size = choose.choice((1, 1, 2, 3, 8, 40))
         yield text[:size]
         text = text[size:]
+
+
+@pytest.mark.fault(
+    "crash",
+    'A tool whose schema is none, such as `"properties": []` from PHP, or null from Go',
+    before="A call of it ended in an internal error, of models that write no JSON.",
+    now="What has the wrong type says nothing of the arguments; where calls must come it is a 400.",
+)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "x",
+        {"properties": []},
+        {"properties": None},
+        {"properties": {"city": "x"}},
+        {"properties": {"city": {"type": {"a": 1}}}},
+        {"properties": {"city": {"type": [{}, None]}}},
+        {"properties": {"city": {"enum": None}}},
+        {"properties": {"city": {"anyOf": None, "oneOf": 1, "allOf": {}}}},
+        {"properties": {"city": {"$ref": 5}}},
+    ],
+    ids=json.dumps,
+)
+def test_a_call_is_read_with_any_schema_of_its_tool(schema: Any) -> None:
+    for name in (QWEN, HERMES, GLM, GEMMA):
+        reading = read_reading(ChatBody(messages=[], tools=[tool_of(schema)]), form(name), "")
+        assert form(name).calls, name
+        parser = ChatParser(form(name), reading.tools)
+        _, _, calls = parse([*parser.add(CITY[name]), *parser.finish()])
+        ((begun, arguments),) = calls
+        assert (begun.name, json.loads(arguments)) == ("get_weather", {"city": "Paris"})
+
+
+def tool_of(schema: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "get_weather", "parameters": schema}}
 
 
 # what a template writes of a turn is read as that turn

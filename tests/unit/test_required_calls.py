@@ -299,6 +299,48 @@ def test_a_schema_that_no_grammar_keeps_is_refused_with_its_tool() -> None:
         assert "json_schema" not in str(refused.value)
 
 
+MISSHAPEN: list[dict[str, Any]] = [
+    {"properties": "x"},
+    {"properties": ["x"]},
+    {"properties": {"x": 5}},
+    {"required": "x"},
+    {"required": [5]},
+    {"properties": {"x": {"type": {"a": 1}}}},
+    {"properties": {"x": {"type": ["string", None]}}},
+    {"properties": {"x": {"enum": None}}},
+    {"properties": {"x": {"type": "string", "enum": [1]}}},
+    {"properties": {"x": {"type": "string", "const": 1}}},
+    {"properties": {"x": {"type": "string", "maxLength": "1"}}},
+    {"properties": {"x": {"anyOf": None}}},
+    {"properties": {"x": {"allOf": {}}}},
+    {"properties": {"x": {"$ref": 5}}},
+]
+
+
+@pytest.mark.parametrize("name", [HERMES, "Qwen3-Coder", "google-gemma-4-31B-it"])
+@pytest.mark.parametrize("schema", MISSHAPEN, ids=json.dumps)
+def test_a_schema_that_is_none_is_refused_with_its_tool(name: str, schema: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        forced({"go": schema}, name)
+    assert refused.value.field == "tools[0].function.parameters"
+
+
+@pytest.mark.parametrize("name", [HERMES, "Qwen3-Coder", "google-gemma-4-31B-it"])
+def test_no_members_may_be_written_as_in_php_or_go(name: str) -> None:
+    usual = forced({"go": {"type": "object", "properties": {}}}, name)
+    for empty in ({"properties": []}, {"properties": None, "required": None, "$defs": None}):
+        assert forced({"go": {"type": "object", **empty}}, name) == usual
+
+
+def test_of_a_text_only_those_of_its_values_that_are_texts_are_let() -> None:
+    schema = {"type": "string", "enum": ["up", None, 3], "format": ["x"]}
+    for name in (HERMES, "Qwen3-Coder"):
+        calls = forced({"go": {"properties": {"x": schema}, "required": ["x"]}}, name)
+        for seed in range(9):
+            text = random_text(read_grammar(calls.grammar), random.Random(seed))
+            assert called(text, calls, name, {"go": None}) == [("go", {"x": "up"})]
+
+
 def test_too_many_tools_are_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
         forced({f"tool{i}": USUAL["event"] for i in range(100)}, HERMES)
