@@ -96,7 +96,8 @@ def _refusal(position: int, message: str) -> RequestValidationError:
     )
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+"""Writes every answer, whole or an event of a stream."""
 
 
 async def written(answer: Callable[P, Any], /, *arguments: P.args, **options: P.kwargs) -> Response:
@@ -104,6 +105,6 @@ async def written(answer: Callable[P, Any], /, *arguments: P.args, **options: P.
 
     def write() -> bytes:
         # Piece by piece, in Python: json.dumps holds the interpreter until it is done.
-        return "".join(_ENCODER.iterencode(answer(*arguments, **options))).encode()
+        return "".join(ENCODER.iterencode(answer(*arguments, **options))).encode()
 
     return Response(await asyncio.to_thread(write), media_type="application/json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.bodies import ENCODER
 from outrider.errors import Draining, EngineBusy
 
 Item = TypeVar("Item")
@@ -32,17 +32,13 @@ class ClientGone(Exception):
 
 def event(data: Mapping[str, Any], name: str = "") -> bytes:
     """Return a server-sent event."""
-    text = f"data: {_json(data)}\n\n"
+    text = f"data: {ENCODER.encode(data)}\n\n"
     return (f"event: {name}\n{text}" if name else text).encode()
 
 
 def line(data: Mapping[str, Any], name: str = "") -> bytes:
     """Return a line of JSON, which has no place for a name."""
-    return f"{_json(data)}\n".encode()
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"{ENCODER.encode(data)}\n".encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -28,6 +29,9 @@ _NUMBER = regex.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _PLAIN = {'"': regex.compile(r'[^"\\\x00-\x1f]+'), "'": regex.compile(r"[^'\"\\\x00-\x1f]+")}
 _ESCAPE = regex.compile(r"\\(u[0-9a-fA-F]{4}|[^u])")
+_HALF, _SECOND_HALF = (  # of a character that is a surrogate pair
+    regex.compile(rf"\\u[dD][{each}][0-9a-fA-F]{{2}}") for each in ("89a-fA-F", "c-fC-F")
+)
 _TYPES_OF: Mapping[type, set[str]] = {
     str: {"string"},
     bool: {"boolean"},
@@ -115,6 +119,8 @@ class ValueReader:
                 if not self._is_loose or not word:
                     raise Malformed
                 word = json.dumps(word, ensure_ascii=False)
+            elif _NUMBER.fullmatch(word) and math.isinf(float(word)):
+                raise Malformed  # it is JSON that others cannot read, nor we write
             show(word)
 
     def text(self) -> Steps:
@@ -156,6 +162,10 @@ class ValueReader:
                 show(plain[0])
             elif character == "\\":
                 escape = (yield from reader.expect(_ESCAPE))[0]
+                if _HALF.fullmatch(escape):
+                    is_first = not _SECOND_HALF.fullmatch(escape)
+                    second = is_first and (yield from reader.take(_SECOND_HALF))
+                    escape = escape + second[0] if second else r"\ufffd"
                 if escape[1] not in '"\\/bfnrtu':
                     escape = escaped(escape[1] if escape[1] == "'" else escape)
                 show(escape)
@@ -173,15 +183,23 @@ def escaped(text: str) -> str:
 
 
 def read_json(text: str) -> Any:
-    """Return a value, or NO_JSON."""
-
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is no number")
-
+    """Return a value, or NO_JSON, also for one that cannot be written again."""
     try:
-        return json.loads(text, parse_constant=refuse)
+        value = json.loads(text)
+        write_json(value)
+        return value
     except (ValueError, RecursionError):
         return NO_JSON
+
+
+def write_json(value: object) -> str:
+    """Return the JSON of a value. Raises ValueError for what others cannot read.
+
+    That is an infinite number, or half of a surrogate pair.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text.encode()
+    return text
 
 
 def as_json(text: str, types: set[str]) -> str:
@@ -191,7 +209,7 @@ def as_json(text: str, types: set[str]) -> str:
     if value is NO_JSON:
         try:
             value = ast.literal_eval(text)
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            text = write_json(value)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return json.dumps(text, ensure_ascii=False)
     if "string" in types and not types & _TYPES_OF.get(type(value), set()):

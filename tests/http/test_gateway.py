@@ -264,6 +264,16 @@ async def test_what_is_wrong_or_not_supported_is_refused_by_name(
     assert field.partition(".")[0] in told["message"]
 
 
+@pytest.mark.parametrize("stream", ["true", "false"])
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "Infinity", "NaN"])
+async def test_a_number_that_no_answer_can_hold_is_refused(number: str, stream: str):
+    body = f'{{"input": "a", "stream": {stream}, "metadata": {{"a": [{number}]}}}}'
+    async with serving() as url, httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/v1/responses", content=body)
+    assert response.status_code == 400
+    assert "not finite" in response.json()["error"]["message"]
+
+
 async def test_a_number_that_is_no_id_is_a_text_to_bias():
     fake, digits = FakeOrchestrator(), "0" * 11 + "9" * 5000
     async with serving(fake) as url:

@@ -26,6 +26,7 @@ from orchestrator.chat.events import (
 )
 from orchestrator.chat.format import ChatFormat, Style
 from orchestrator.chat.parser import ChatParser
+from orchestrator.chat.value_readers import as_json
 from tests.support.chat_formats import NAMES, form, template
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
@@ -63,6 +64,12 @@ CITY = {
     GLM: "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
     "</tool_call>",
     GEMMA: '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>',
+}
+
+CALL = {
+    HERMES: '<tool_call>\n{{"name": "get_weather", "arguments": {}}}\n</tool_call>',
+    LLAMA: '{{"name": "get_weather", "parameters": {}}}',
+    MISTRAL: "[TOOL_CALLS]get_weather[ARGS]{}",
 }
 
 Read = tuple[str, str, list[tuple[str, Any]]]
@@ -130,6 +137,41 @@ def test_a_call_is_read_with_any_schema_of_its_tool(schema: Any) -> None:
         _, _, calls = parse([*parser.add(CITY[name]), *parser.finish()])
         ((begun, arguments),) = calls
         assert (begun.name, json.loads(arguments)) == ("get_weather", {"city": "Paris"})
+
+
+HALF = r"\ud83d"
+ODD: dict[str, tuple[str, list[Any]]] = {
+    # by what stands for a text and for a number: the calls that are read
+    r"Par\ud83d\ude00is 2": ("Par\U0001f600is", [2]),
+    rf"Par{HALF}is 2": ("Par\ufffdis", [2]),
+    rf"{HALF}{HALF}\ude00\ude00 2": ("\ufffd\U0001f600\ufffd", [2]),
+    "Paris 1e999": ("Paris", []),
+    f"Paris {'9' * 5000}": ("Paris", []),
+}
+
+
+@pytest.mark.fault(
+    "crash",
+    "Arguments of a call in which a number is infinite, or half of a character stands",
+    before="Anthropic's and Ollama's APIs ended in an internal error after the generation.",
+    now="The half is U+FFFD, and a call with such a number is text.",
+)
+@pytest.mark.parametrize("name", [HERMES, LLAMA, MISTRAL])
+@pytest.mark.parametrize("values", ODD, ids=lambda values: values[:12])
+def test_arguments_are_json_that_can_be_written(name: str, values: str) -> None:
+    city, days = values.split()
+    text = CALL[name].format(f'{{"city": "{city}", "days": {days}}}')
+    expected = [("get_weather", {"city": ODD[values][0], "days": each}) for each in ODD[values][1]]
+    for seed in range(9):
+        content, _, calls = read(name, *cuts(text, seed))
+        assert calls == expected
+        assert bool(content) != bool(calls)
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999", r'"\ud83d"', r"'\ud83d'", "[1e999]", "NaN"])
+def test_a_value_that_json_cannot_hold_is_a_text(value: str) -> None:
+    for types in (set(), {"integer"}, {"object"}):
+        assert json.loads(as_json(value, types)) == value
 
 
 def tool_of(schema: Any) -> dict[str, Any]:
