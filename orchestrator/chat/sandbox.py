@@ -38,7 +38,10 @@ _ITEM = 16  # what an element costs where each is looked at
 
 _COPIED = 4  # characters that are copied as one; some templates append to all there is so far
 
-_NO_METHODS = frozenset({"format_map"})  # a width may be in the text, uncounted
+_TEXT_METHODS = {name for name in dir(str) if name[0] != "_"}
+# A width may be in the text of `format_map`; what `expandtabs` and `translate` make is counted too
+# late, and what `encode` makes never.
+_TEXT_METHODS -= {"encode", "expandtabs", "format_map", "maketrans", "translate"}
 _LIST_METHODS = frozenset({"append", "pop"})  # Kimi's templates keep a queue
 _NO_FILTERS = frozenset({"format", "random"})
 
@@ -134,6 +137,19 @@ class _Counting(NodeTransformer):
         self.generic_visit(node)
         return nodes.Filter(nodes.List(node.nodes), "join", [], [], None, None)
 
+    def visit_List(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        return nodes.Filter(node, "made", [], [], None, None)
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return self.visit_List(node) if node.ctx == "load" else self.generic_visit(node)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        is_copy = isinstance(node.arg, nodes.Slice)
+        return self.visit_List(node) if is_copy else self.generic_visit(node)
+
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
         return nodes.Const(node.data)  # only expressions pass through `finalize`
 
@@ -161,7 +177,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]  # random
         known = {k: self._counted(k, v) for k, v in self.filters.items() if k not in _NO_FILTERS}
         own = {"tojson": self._to_json, "join": self._join, "replace": self._replace}
-        self.filters = {**known, **own, "indent": self._indent, "step": self._step}
+        self.filters = {**known, **own, "indent": self._indent}
+        self.filters |= {"made": self._made, "step": self._step}
 
     def _spend(self, work: int) -> None:
         self._left -= abs(work)  # a template may have chosen the number
@@ -170,6 +187,10 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def _step(self, value: object) -> object:
         self._spend(STEP)
+        return value
+
+    def _made(self, value: object) -> object:
+        self._spend_made(value)
         return value
 
     @pass_context
@@ -187,7 +208,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 self._weigh(item)
 
     def _spend_made(self, value: object) -> None:
-        if isinstance(value, (str, list, tuple)):
+        if isinstance(value, (str, list, tuple, dict)):
             self._spend(len(value))
         elif isinstance(value, int):
             self._spend(value.bit_length() ** 2 // 64)  # as multiplication takes
@@ -211,7 +232,9 @@ class _Environment(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if type(obj) is list and attr in _LIST_METHODS:
             return True  # the template made it
-        return attr not in _NO_METHODS and super().is_safe_attribute(obj, attr, value)
+        if isinstance(obj, (str, int, float)):
+            return isinstance(obj, str) and attr in _TEXT_METHODS
+        return super().is_safe_attribute(obj, attr, value)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(function, "__self__", None)

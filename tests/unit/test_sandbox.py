@@ -98,7 +98,6 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "{{ 'x'.ljust(1000000000000) }}",
         "{{ ('x'|attr('zfill'))(1000000000000) }}",
         "{{ ['x']|map('center', 1000000000000)|list }}",
-        "{{ (1).to_bytes(1000000000000, 'big') }}",
         "{{ [1]|batch(1000000000000, 2)|list }}",
         "{{ 'a\\nb'|indent(1000000000000) }}",
         "{{ [1]|tojson(indent=1000000000000) }}",
@@ -110,6 +109,32 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_work_without_end_is_refused(source: str) -> None:
     assert refusal(source) == "chat_template: takes too much work for one prompt"
+
+
+@pytest.mark.fault(
+    "hang",
+    "A chat template that copies a list, or makes bytes or tabs of a text, again and again",
+    before="That was not counted: it took as much memory as there is.",
+    now="Lists are counted wherever they are made, and such methods of texts are refused.",
+)
+@pytest.mark.usefixtures("little_work")
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "copied",
+    [
+        "[" + "0, " * 999 + "]",
+        "(" + "0, " * 999 + ")",
+        "{" + ", ".join(f"{i}: 0" for i in range(999)) + "}",
+        "many[1:]",
+        "('x' * 1000)[1:]",
+        "pairs.copy()",
+        "dict(pairs)",
+    ],
+)
+def test_every_copy_of_a_list_is_counted(copied: str) -> None:
+    source = "{% set kept = [] %}{% for i in range(2000) %}{{ kept.append(" + copied + ") }}" + END
+    given = {"many": [0] * 1000, "pairs": {str(i): 0 for i in range(1000)}}
+    assert refusal(source, **given) == "chat_template: takes too much work for one prompt"
 
 
 def test_what_a_macro_is_given_is_counted_one_by_one() -> None:
@@ -180,6 +205,12 @@ def test_what_doubles_is_refused(doubled: str) -> None:
         ("{{ '{:9}'.format(1) }}", "it formats with more than {}"),
         ("{{ ('{:9}'|attr('format'))(1) }}", "it formats with more than {}"),
         ("{{ '{a:9}'.format_map({'a': 1}) }}", "'format_map' of 'str' object is unsafe"),
+        ("{{ 'a'.encode() * 9 }}", "'encode' of 'str' object is unsafe"),
+        ("{{ ('a'|attr('encode'))() }}", "unsafe"),
+        ("{{ '\t'.expandtabs(9) }}", "'expandtabs' of 'str' object is unsafe"),
+        ("{{ 'a'.translate({97: 'b'}) }}", "'translate' of 'str' object is unsafe"),
+        ("{{ (1).to_bytes(9, 'big') }}", "'to_bytes' of 'int' object is unsafe"),
+        ("{{ (1.5).hex() }}", "'hex' of 'float' object is unsafe"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(source: str, reason: str) -> None:
@@ -205,7 +236,7 @@ def test_a_long_template_is_refused() -> None:
 
 
 def test_the_work_is_counted_to_the_last_character() -> None:
-    source = "{% for i in [1] %}{{ text }}{% endfor %}"
+    source = "{% for i in 'x' %}{{ text }}{% endfor %}"
     left = MAX_WORK - STEP
     assert len(render(source, text="x" * left)) == left
     assert "too much work" in refusal(source, text="x" * (left + 1))
