@@ -58,7 +58,7 @@ async def run(config: OrchestratorConfig, start_gateway: StartGateway | None = N
     pool.start()
     orchestrator.texts.start()
     orchestrator.start_jobs()
-    following = asyncio.create_task(_follow_readiness(orchestrator, server))
+    following = asyncio.create_task(follow_readiness(orchestrator, server))
     logs.event("outrider.orchestrator", "serving", address=server.address)
     for peer in pool.dialled:
         logs.event("outrider.orchestrator", peer.detail)
@@ -89,12 +89,15 @@ def _take(
     return taken.union(*(gateway.take(config.gateway, names) for gateway in gateways))
 
 
-async def _follow_readiness(orchestrator: Orchestrator, server: Server) -> None:
+async def follow_readiness(orchestrator: Orchestrator, server: Server) -> None:
     """Let health say whether the orchestrator is ready, for as long as this runs."""
     while True:
         orchestrator.readiness_changed.clear()
         await server.set_serving(orchestrator.ready)
-        await orchestrator.note_chat_format()
+        try:
+            await orchestrator.note_chat_format()
+        except Exception as error:  # a model may bring any template; health still follows
+            logs.internal_error("outrider.orchestrator", error)
         await orchestrator.readiness_changed.wait()
 
 

@@ -253,7 +253,7 @@ def _objects_around(text: str, at: int) -> Iterator[tuple[int, int, dict[str, An
         if text[i] == "{":
             try:
                 value, stop = json.JSONDecoder().raw_decode(text, i)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if stop > at and isinstance(value, dict):
                 yield i, stop, value

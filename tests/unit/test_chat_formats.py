@@ -77,6 +77,15 @@ def test_of_a_template_whose_calls_are_not_shown_there_is_no_format() -> None:
     assert ChatTemplate(silent).form.calls is None
 
 
+def test_braces_that_are_deeper_than_json_may_be_are_no_call() -> None:
+    form = ChatTemplate(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% for c in m.tool_calls or [] %}"
+        "{{ '{\"a\":' * 3000 }}{{ c.function.name }} {{ c.function.arguments|tojson }}"
+        "{% endfor %}{% endfor %}{{ tools|tojson if tools }}"
+    ).form
+    assert form.calls and form.calls.style is Style.NAMED
+
+
 def test_a_template_without_tools_is_read_for_its_turn_alone() -> None:
     form = ChatTemplate(None).form
     assert (form.turn, form.end, form.calls) == ("<|im_start|>assistant\n", "<|im_end|>", None)
