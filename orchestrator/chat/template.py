@@ -360,25 +360,24 @@ def _read_variables(value: object) -> dict[str, object]:
 
 def _with_system_merged(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages with later system messages in the user's that are next to them."""
-    merged: list[dict[str, Any]] = []
-    held = ""
+    merged: list[_Joined] = []
+    texts: list[str] = []  # of system messages that go to the next one
     for i, message in enumerate(chat):
-        text = f"{held}\n\n{message['content']}" if held else message["content"]
+        texts.append(message["content"])
         follows = chat[i + 1]["role"] if i + 1 < len(chat) else ""
         if message["role"] == "system" and merged:
-            last = merged[-1]
+            last, texts_of_last = merged[-1]
             if follows in ("system", "user") and last["role"] != "system":
-                held = text
-            elif last["role"] in ("system", "user"):
-                merged[-1] = {**last, "content": f"{last['content']}\n\n{text}"}
-                held = ""
+                texts = [] if texts == [""] else texts
+                continue
+            if last["role"] in ("system", "user"):
+                texts_of_last += texts
             else:
-                merged.append({**message, "role": "user", "content": text})
-                held = ""
+                merged.append(({**message, "role": "user"}, texts))
         else:
-            merged.append({**message, "content": text})
-            held = ""
-    return merged
+            merged.append((message, texts))
+        texts = []
+    return _with_texts(merged)
 
 
 def _without_system(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -392,13 +391,22 @@ def _without_system(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_users_joined(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    joined: list[dict[str, Any]] = []
+    joined: list[_Joined] = []
     for message in chat:
-        text = message["content"]
-        if joined and joined[-1]["role"] == message["role"] == "user":
-            text = f"{joined.pop()['content']}\n\n{text}"
-        joined.append({**message, "content": text})
-    return joined
+        texts: list[str] = []
+        if joined and joined[-1][0]["role"] == message["role"] == "user":
+            _, texts = joined.pop()
+        texts.append(message["content"])
+        joined.append((message, texts))
+    return _with_texts(joined)
+
+
+_Joined = tuple[dict[str, Any], list[str]]
+"""A message, and the texts that become its own; joined once, as there may be 100,000."""
+
+
+def _with_texts(joined: list[_Joined]) -> list[dict[str, Any]]:
+    return [{**message, "content": "\n\n".join(texts)} for message, texts in joined]
 
 
 def _check_encodable(prompt: str) -> None:

@@ -419,6 +419,17 @@ def test_users_messages_in_a_row_are_one_where_roles_must_alternate() -> None:
     assert "<|user|>\nHi</s>\n<|user|>\nBye" in render("zephyr", [first, BYE])
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("before", "role"), [([], "user"), ([SYSTEM], "system"), ([USER, ASSISTANT], "system")]
+)
+def test_very_many_messages_in_a_row_are_joined_once(before: list[Any], role: str) -> None:
+    # Each joined to all before it would be a terabyte of copies.
+    many = [{"role": role, "content": "x" * 50}] * 200_000
+    last = [*before, *many, {"role": "user", "content": "Bye"}]
+    assert render("gemma", last).count("x" * 50) == len(many)
+
+
 def test_system_messages_in_a_row_are_one_where_the_template_takes_one() -> None:
     chat = ChatTemplate(
         "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
