@@ -332,7 +332,8 @@ class Gateway:
     async def embed_ollama(self, body: ollama.OllamaInput) -> Response:
         """Embed texts."""
         begin = time.perf_counter()
-        found = await self._embed(ollama.read_inputs(body), "input")
+        cuts = body.truncate is not False
+        found = await self._embed(ollama.read_inputs(body), "input", truncate=cuts)
         model = found.model.name or self._model().model_name
         return await written(ollama.embeddings, found, model, time.perf_counter() - begin)
 
@@ -516,16 +517,19 @@ class Gateway:
                 async for brought in stream:
                     yield brought
 
-    async def _embed(self, inputs: Sequence[Prompt], sent: str) -> messages.EmbedResponse:
+    async def _embed(
+        self, inputs: Sequence[Prompt], sent: str, *, truncate: bool = False
+    ) -> messages.EmbedResponse:
         """Return the embeddings of any number of texts, all of them by one model.
 
-        A refusal names the field `sent`, and the text in it.
+        A refusal names the field `sent`, and the text in it. `truncate`: of a text that is too
+        long, the start is embedded.
         """
         found = messages.EmbedResponse()
         for first in range(0, len(inputs), _EMBEDDED_TOGETHER):
             some = inputs[first : first + _EMBEDDED_TOGETHER]
             request = messages.EmbedRequest(
-                inputs=[_parts(each) for each in some], model=found.model
+                inputs=[_parts(each) for each in some], model=found.model, truncate=truncate
             )
             try:
                 found.MergeFrom(await self._orchestrator.embed(request))

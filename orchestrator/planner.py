@@ -412,6 +412,12 @@ def _fit(prompt: list[int], capacity: int, asked: Request) -> list[int]:
     return [*prompt[:keep], *prompt[keep + erased :]]
 
 
+def without_end(ids: Sequence[int], most: int, ends_in_eos: bool) -> list[int]:
+    """Return the first `most` ids of a text, the EOS at its end among them if it has one."""
+    kept = most - ends_in_eos
+    return list(ids) if len(ids) <= most else [*ids[:kept], *ids[len(ids) - ends_in_eos :]]
+
+
 def check_embedded(token_count: int, most: int) -> None:
     """Raise PromptTooLong or InvalidRequest if a text has not 1 to `most` tokens."""
     if token_count > most:

@@ -25,7 +25,7 @@ from orchestrator.lookup_caches import load_shared_texts
 from orchestrator.metering import counted
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted
-from orchestrator.planner import PROMPT_RESERVE, check_embedded
+from orchestrator.planner import PROMPT_RESERVE, check_embedded, without_end
 from orchestrator.pool import Pool
 from orchestrator.resuming import NOTHING_REPORTED, Reported
 from outrider import logs, wire
@@ -312,7 +312,10 @@ class Orchestrator:
             try:
                 prompt = read_parts(parts)
                 check_count("prompt", sum(isinstance(part, str) for part in prompt))
-                ids = await planner.tokenize(prompt, hosted, deadline, most)
+                bound = None if request.truncate else most
+                ids = await planner.tokenize(prompt, hosted, deadline, bound)
+                if request.truncate:
+                    ids = without_end(ids, most, hosted.model.vocabulary.adds_eos)
                 check_embedded(len(ids), most)
             except InvalidRequest as refusal:
                 raise refusal.named(f"inputs[{i}]") from None

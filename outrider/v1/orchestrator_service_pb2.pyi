@@ -655,12 +655,14 @@ class ApplyTemplateResponse(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("inputs", "model")
+    __slots__ = ("inputs", "model", "truncate")
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[PromptParts]
     model: _common_pb2.ModelReference
-    def __init__(self, inputs: _Optional[_Iterable[_Union[PromptParts, _Mapping]]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
+    truncate: bool
+    def __init__(self, inputs: _Optional[_Iterable[_Union[PromptParts, _Mapping]]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., truncate: bool = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("embeddings", "model")

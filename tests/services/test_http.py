@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from orchestrator.planner import without_end
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.gateway import serving
 from tests.support.services import (
@@ -210,6 +211,27 @@ async def test_a_text_that_is_too_long_to_embed_is_named_as_it_was_sent():
         native = await client.post(f"{url}/embedding", json={"content": [[1, 64]]})
         assert native.status_code == 400
         assert native.json()["error"]["message"].startswith("content: token id 64 is outside")
+
+
+async def test_of_a_text_that_is_too_long_ollama_embeds_the_start_unless_refused_that():
+    long = {"input": ["rain " * 5000, "rain"]}
+    async with served() as (_, url), httpx.AsyncClient(timeout=20) as client:
+        short = (await client.post(f"{url}/api/embed", json={"input": "rain"})).json()
+        refused = (await client.post(f"{url}/v1/embeddings", json=long)).json()["error"]
+        for more in ({}, {"truncate": True}):
+            answer = await client.post(f"{url}/api/embed", json=long | more)
+            found = answer.json()
+            assert answer.status_code == 200, found
+            count = refused["n_ctx"] + short["prompt_eval_count"]
+            assert found["prompt_eval_count"] == count and len(found["embeddings"]) == 2
+        answer = await client.post(f"{url}/api/embed", json=long | {"truncate": False})
+    assert answer.status_code == 400 and "too long" in answer.text
+
+
+def test_the_eos_of_a_text_to_embed_stays_where_its_end_is_dropped():
+    assert without_end(range(9), 4, True) == [0, 1, 2, 8]
+    assert without_end(range(9), 4, False) == [0, 1, 2, 3]
+    assert without_end(range(4), 4, True) == without_end(range(4), 9, False) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
