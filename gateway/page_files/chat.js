@@ -5,13 +5,13 @@ import { answer, newAnswer } from "./answering.js";
 import {
   addMessage,
   chatOf,
-  copyOf,
   forgetChat,
   idOf,
   loadChats,
   newChat,
   pathOf,
   saveChat,
+  setApart,
   showVersion,
   titleOf,
   versionsOf,
@@ -55,9 +55,13 @@ function open(next) {
   scrollToEnd();
 }
 
-function remember(changed) {
-  if (!chats.includes(changed)) chats.push(changed);
+function list(each) {
+  if (!chats.includes(each)) chats.push(each);
   chats.sort((a, b) => b.changed - a.changed);
+}
+
+function remember(changed) {
+  list(changed);
   if (!saveChat(changed)) setText("alert", FULL);
 }
 
@@ -72,6 +76,7 @@ function start() {
 /** Have a message of the shown chat answered, or an answer continued. */
 async function write(index) {
   const asked = chat;
+  asked.changed = Date.now(); // tells other tabs that something is written in it
   remember(asked);
   try {
     await answer(asked, index, () => {
@@ -86,7 +91,6 @@ async function write(index) {
 }
 
 async function say(parent, content) {
-  chat.changed = Date.now();
   const question = addMessage(chat, parent, { role: "user", content });
   const index = newAnswer(chat, question);
   const writing = write(index);
@@ -187,7 +191,7 @@ async function bring(event) {
   try {
     const brought = [];
     for (const each of readChats(await file.text())) {
-      brought.push(byId(each.id) ? copyOf(each) : each);
+      brought.push(byId(each.id) ? setApart(each) : each);
       remember(brought.at(-1));
     }
     open(brought[0] ?? chat);
@@ -211,15 +215,18 @@ function keepAnswer() {
   if (asked) saveChat(asked);
 }
 
-/** Take in what another tab of this browser did to a chat; one that is answered here is kept as it is here. */
+/** Take in what another tab of this browser did to a chat; one that is answered here stays as it is here. */
 function follow({ key }) {
   const id = idOf(key);
+  if (id === null) return;
   const own = byId(id);
-  if (id === null || own?.messages.includes(state.answering)) return;
   const theirs = chatOf(id);
-  chats = [...chats.filter((each) => each !== own), ...(theirs ? [theirs] : [])];
-  chats.sort((a, b) => b.changed - a.changed);
-  if (own && own === chat) open(theirs ?? emptyChat());
+  const stays = own?.messages.includes(state.answering);
+  if (stays && (!theirs || theirs.changed === own.changed)) return;
+  if (stays) remember(setApart(own)); // both tabs write in it: each keeps what comes
+  else chats = chats.filter((each) => each !== own);
+  if (theirs) list(theirs);
+  if (own && own === chat && !stays) open(theirs ?? emptyChat());
   else showChats(chats, chat);
 }
 

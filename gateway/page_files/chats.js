@@ -21,8 +21,8 @@ export const newChat = (system = "") => ({
   messages: [],
 });
 
-/** Return a chat of the same messages that can be kept beside the other. */
-export const copyOf = (chat) => ({ ...chat, id: newId() });
+/** Give a chat another id, so that it is kept beside the one that has its old id. */
+export const setApart = (chat) => Object.assign(chat, { id: newId() });
 
 /** Return the name of a chat: the one it was given, or how its first question begins. */
 export function titleOf(chat) {

@@ -414,6 +414,44 @@ def test_what_another_tab_does_to_a_chat_is_taken_over(chat: Browser):
     assert said(chat) == chat.texts(".chat-name") == []
 
 
+@pytest.mark.parametrize("further", [[], [{"parent": 1, "role": "user", "content": "And?"}]])
+def test_two_tabs_that_write_in_a_chat_both_keep_their_answers(
+    chat: Browser, gateway: Gateway, further: list[dict[str, Any]]
+):
+    keep(chat, messages=turns("Hi", "Hello"))
+    chat.click("#chats .chat-name")
+    gateway.script = Script(tuple(Round([], 0, " more") for _ in range(500)), pace=0.05)
+    press(chat, "continue")
+    until(lambda: "more" in chat.text("#messages"))
+    theirs = [*turns("Hi", "Hello there"), *further]  # continued there as well, or asked further
+    keep(chat, messages=theirs, changed=2e15)
+    assert chat.texts(".chat-name") == ["Hi", "Hi"]
+    assert said(chat)[1].startswith("Hello more")
+    chat.click("#stop")
+    finish(chat, "Cancelled")
+    one, other = sorted(kept(chat), key=lambda each: each["id"] == "x")
+    assert one["messages"][1]["content"].startswith("Hello more")
+    assert other["messages"] == theirs
+
+
+def test_a_chat_that_another_tab_renames_or_deletes_stays_one_while_it_is_answered(
+    chat: Browser, gateway: Gateway
+):
+    keep(chat, messages=turns("Hi", "Hello"))
+    chat.click("#chats .chat-name")
+    gateway.script = Script(tuple(Round([], 0, " more") for _ in range(500)), pace=0.05)
+    press(chat, "continue")
+    until(lambda: "more" in chat.text("#messages"))
+    (before,) = kept(chat)
+    keep(chat, **{**before, "name": "Renamed there"})
+    chat.run("localStorage.removeItem('outrider.chat.x')")
+    chat.run("dispatchEvent(new StorageEvent('storage', {key: 'outrider.chat.x'}))")
+    chat.click("#stop")
+    finish(chat, "Cancelled")
+    assert [each["id"] for each in kept(chat)] == ["x"]
+    assert kept(chat)[0]["messages"][1]["content"].startswith("Hello more")
+
+
 def test_a_refused_continuation_takes_no_other_answer_back(chat: Browser, gateway: Gateway):
     keep(chat, messages=turns("Hi", "", "Good day"))
     chat.click("#chats .chat-name")
