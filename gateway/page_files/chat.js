@@ -31,6 +31,7 @@ const FULL = "This browser has no room for more: export chats and delete some, o
 
 let chats = []; // those remembered, the newest first
 let chat = null; // the one on the page, which is among `chats` once something was said
+const unsaved = new WeakSet(); // chats that changed since they were kept
 
 function emptyChat() {
   const system = kept("system");
@@ -60,9 +61,17 @@ function list(each) {
   chats.sort((a, b) => b.changed - a.changed);
 }
 
+/** Keep the chats that are not kept yet; the page says where there is no room, unless it says why something failed. */
+function keepAll() {
+  for (const each of chats) if (unsaved.has(each) && saveChat(each)) unsaved.delete(each);
+  const isFull = chats.some((each) => unsaved.has(each));
+  if (["", FULL].includes(at("alert").textContent)) setText("alert", isFull ? FULL : "");
+}
+
 function remember(changed) {
   list(changed);
-  if (!saveChat(changed)) setText("alert", FULL);
+  unsaved.add(changed);
+  keepAll();
 }
 
 function start() {
@@ -171,6 +180,7 @@ function remove(id) {
   if (isBusy() && removed.messages.includes(state.answering)) cancel();
   chats = chats.filter((each) => each !== removed);
   forgetChat(removed);
+  keepAll(); // in the room that it leaves
   if (removed === chat) open(chats[place] ?? chats.at(-1) ?? emptyChat());
   else showChats(chats, chat);
   offerUndo(`Deleted “${titleOf(removed)}”.`, () => {
@@ -188,6 +198,7 @@ function rename(id, name) {
 
 async function bring(event) {
   const [file] = event.target.files;
+  setText("alert", ""); // of the file before
   try {
     const brought = [];
     for (const each of readChats(await file.text())) {

@@ -497,6 +497,24 @@ def test_a_browser_without_room_says_so(chat: Browser, gateway: Gateway):
     finish(chat)
     assert chat.text("#alert").startswith("This browser has no room for more")
     assert said(chat) == ["Hi", "Hello to you"]
+    gateway.script = Script(HELLO, error="The target is lost.")
+    ask(chat, "And?")
+    finish(chat, "Failed")
+    assert chat.text("#alert") == "The target is lost."
+
+
+def test_deleting_a_chat_keeps_one_that_had_no_room(chat: Browser, gateway: Gateway):
+    keep(chat, messages=turns("Large", "Hello"))
+    chat.run("window.setItem = Storage.prototype.setItem")
+    chat.run("Storage.prototype.setItem = () => { throw new Error('full') }")
+    ask(chat, "Hi")
+    finish(chat)
+    assert "export chats and delete some" in chat.text("#alert")
+    chat.run("Storage.prototype.setItem = window.setItem")
+    chat.run("document.querySelector('#chats [data-id=x] [data-act=delete]').click()")
+    assert chat.text("#alert") == ""
+    chat.open(gateway.url)
+    assert said(chat) == ["Hi", "Hello to you"] and chat.count("#chats li") == 1
 
 
 # --- What is shown ---
