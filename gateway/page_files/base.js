@@ -2,6 +2,8 @@
 //
 // Everything that comes from a model or a service reaches the page as a text node. Never as markup.
 
+import { givenKey } from "./store.js";
+
 export const NOTHING = "–";
 
 export const at = (id) => document.getElementById(id);
@@ -59,7 +61,7 @@ export class Refusal extends Error {
 }
 
 export async function call(path, options = {}) {
-  const key = sessionStorage.getItem("key");
+  const key = givenKey();
   const headers = { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
   const response = await fetch(path, { ...options, headers, cache: "no-store" });
   if (response.ok) return response;

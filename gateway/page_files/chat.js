@@ -23,11 +23,13 @@ import { cancel } from "./run.js";
 import { settingsAreValid } from "./sampling.js";
 import { offerUndo, showChats, showDrawer, startSidebar } from "./sidebar.js";
 import { state } from "./state.js";
-import { kept, keep } from "./store.js";
+import { keep, keepsAnything, kept } from "./store.js";
 import { chatAsMarkdown, chatsAsJson, readChats, saveFile } from "./transfer.js";
 import { showView } from "./views.js";
 
-const FULL = "This browser has no room for more: export chats and delete some, or this one is lost with the page.";
+const UNKEPT = keepsAnything()
+  ? "This browser has no room for more: export chats and delete some, or this one is lost with the page."
+  : "This browser keeps nothing for pages: export this chat, or it is lost with the page.";
 
 let chats = []; // those remembered, the newest first
 let chat = null; // the one on the page, which is among `chats` once something was said
@@ -61,11 +63,11 @@ function list(each) {
   chats.sort((a, b) => b.changed - a.changed);
 }
 
-/** Keep the chats that are not kept yet; the page says where there is no room, unless it says why something failed. */
+/** Keep the chats that are not kept yet; the page says where some are left, unless it says why something failed. */
 function keepAll() {
   for (const each of chats) if (unsaved.has(each) && saveChat(each)) unsaved.delete(each);
-  const isFull = chats.some((each) => unsaved.has(each));
-  if (["", FULL].includes(at("alert").textContent)) setText("alert", isFull ? FULL : "");
+  const areLeft = chats.some((each) => unsaved.has(each));
+  if (["", UNKEPT].includes(at("alert").textContent)) setText("alert", areLeft ? UNKEPT : "");
 }
 
 function remember(changed) {

@@ -3,6 +3,7 @@
 import { Refusal, at, call, count, fixed, make, seconds, setText, word } from "./base.js";
 import { showTrips } from "./numbers.js";
 import { state } from "./state.js";
+import { givenKey, keepKey } from "./store.js";
 import { showModel } from "./views.js";
 
 const PEER_STATES = {
@@ -130,17 +131,16 @@ export async function poll() {
 // --- The key ---
 
 export function askForKey(message) {
-  const given = sessionStorage.getItem("key");
+  setText("alert", givenKey() ? message : WANTS_KEY);
   keyWanted = true;
-  sessionStorage.removeItem("key");
+  keepKey("");
   at("key-form").hidden = false;
-  setText("alert", given ? message : WANTS_KEY);
   if (!["prompt", "question"].includes(document.activeElement?.id)) at("key").focus();
 }
 
 export function useKey(event) {
   event.preventDefault();
-  sessionStorage.setItem("key", at("key").value);
+  keepKey(at("key").value);
   at("key").value = "";
   keyWanted = false;
   at("key-form").hidden = true;

@@ -1,6 +1,15 @@
-// What this browser keeps for the page, and nobody else sees: values as JSON, under names of ours.
+// What this browser keeps for the page, and nobody else sees: values as JSON, under names of ours; and the tab the key.
 
 const PREFIX = "outrider.";
+
+/** Say whether this browser keeps anything for pages; where it does not, even the names of its stores throw. */
+export function keepsAnything() {
+  try {
+    return Boolean(localStorage);
+  } catch {
+    return false;
+  }
+}
 
 /** Return what is kept under a name; null where there is nothing, or nothing that can be read. */
 export function kept(name) {
@@ -41,5 +50,26 @@ export function restsOf(beginning) {
     return rests.filter((each) => each !== null);
   } catch {
     return [];
+  }
+}
+
+// --- The API key, of this tab alone ---
+
+let apiKey = "";
+try {
+  apiKey = sessionStorage.getItem("key") ?? "";
+} catch {
+  // this browser keeps nothing for pages: a reload asks for the key again
+}
+
+/** Return the API key that was given; "" where none was. */
+export const givenKey = () => apiKey;
+
+export function keepKey(given) {
+  apiKey = given;
+  try {
+    sessionStorage.setItem("key", given);
+  } catch {
+    // as above
   }
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import Browser, until
+from tests.support.browser import Browser, chromium, opened, until
 from tests.support.scripted_gateway import Gateway, Round, Script
 
 pytestmark = pytest.mark.browser
@@ -501,6 +501,21 @@ def test_a_browser_without_room_says_so(chat: Browser, gateway: Gateway):
     ask(chat, "And?")
     finish(chat, "Failed")
     assert chat.text("#alert") == "The target is lost."
+
+
+def test_a_browser_that_keeps_nothing_for_pages_has_the_chat_all_the_same(gateway: Gateway):
+    gateway.key = "open sesame"
+    gateway.script = Script(HELLO, stop_type="eos")
+    blocks_site_data = {"profile.default_content_setting_values.cookies": 2}
+    with chromium(prefs=blocks_site_data) as page, opened(page, gateway.url):
+        until(lambda: page.shown("#key-form"))
+        page.fill("#key", gateway.key)
+        page.click("#key-form button")
+        ask(page, "Hi")
+        finish(page)
+        assert said(page) == ["Hi", "Hello to you"]
+        assert page.text("#alert").startswith("This browser keeps nothing for pages")
+        page.complaints()  # the console of a browser names every answer of 401
 
 
 def test_deleting_a_chat_keeps_one_that_had_no_room(chat: Browser, gateway: Gateway):

@@ -188,8 +188,11 @@ class Browser:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """Run a Chromium with an empty profile. Needs Debian's chromium and chromium-driver."""
+def chromium(**options: Any) -> Iterator[Browser]:
+    """Run a Chromium with an empty profile. Needs Debian's chromium and chromium-driver.
+
+    `options` are further ones of `goog:chromeOptions`, such as `prefs` of the profile.
+    """
     driver, binary = (shutil.which(name) for name in ("chromedriver", "chromium"))
     if not driver or not binary:
         raise FileNotFoundError("no Chromium (Debian: apt-get install chromium chromium-driver)")
@@ -205,7 +208,8 @@ def chromium() -> Iterator[Browser]:
             start_new_session=True,
         )
         try:
-            browser = Browser(f"http://127.0.0.1:{port}", {"binary": binary, "args": switches})
+            options |= {"binary": binary, "args": switches}
+            browser = Browser(f"http://127.0.0.1:{port}", options)
             try:
                 yield browser
             finally:
