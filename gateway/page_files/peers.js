@@ -15,6 +15,8 @@ const PEER_STATES = {
 };
 const POLL_MILLISECONDS = 2000;
 const WANTS_KEY = "The gateway wants an API key.";
+const KEY = /^[\x20-\x7e]+$/; // what a gateway takes for one; fetch throws for a header with characters above U+00FF
+const NO_KEY = "This cannot be an API key: one is printable ASCII, without accents and hidden characters.";
 
 let keyWanted = false; // whether calls are refused until a key is given
 let pollTimer = 0;
@@ -140,8 +142,13 @@ export function askForKey(message) {
 
 export function useKey(event) {
   event.preventDefault();
-  keepKey(at("key").value);
+  const given = at("key").value.trim();
   at("key").value = "";
+  if (!KEY.test(given)) {
+    setText("alert", NO_KEY);
+    return at("key").focus();
+  }
+  keepKey(given);
   keyWanted = false;
   at("key-form").hidden = true;
   setText("alert", "");

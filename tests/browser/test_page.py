@@ -376,6 +376,19 @@ def test_the_key_is_asked_for_when_it_is_wanted(page: Browser, gateway: Gateway)
     assert all("401" in complaint for complaint in page.complaints())
 
 
+def test_a_key_with_a_hidden_character_is_asked_for_again(page: Browser, gateway: Gateway):
+    gateway.key = "open sesame"
+    until(lambda: page.shown("#key-form"))
+    page.run("document.querySelector('#key').value = 'open\\u200b sesame'")
+    page.click("#key-form button")
+    assert page.text("#alert").startswith("This cannot be an API key")
+    assert page.shown("#key-form") and page.run("return document.activeElement.id") == "key"
+    page.run("document.querySelector('#key').value = '\\ufeff open sesame\\n'")
+    page.click("#key-form button")
+    until(lambda: page.count("#peers li") == 2)
+    page.complaints()  # the console of a browser names every answer of 401
+
+
 def test_peers_are_followed(page: Browser, gateway: Gateway):
     until(lambda: page.count("#peers li") == 2)
     assert page.text("#pair") == "stdlib-draft-q8_0 → stdlib-target-q8_0, speculating"
