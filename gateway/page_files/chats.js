@@ -63,12 +63,10 @@ export function takeBack(chat, message) {
   if (chat.messages.at(-1) === message) chat.shown = chat.messages.pop().parent;
 }
 
-/** Show a version of a message, and the newest of what was said behind it. */
+/** Show a version of a message, and the newest version of each message behind it. */
 export function showVersion(chat, index) {
-  chat.shown = index;
-  chat.messages.forEach((each, i) => {
-    if (each.parent === chat.shown) chat.shown = i;
-  });
+  const newestBehind = (i) => chat.messages.findLastIndex((each) => each.parent === i);
+  for (let i = index; i >= 0; i = newestBehind(i)) chat.shown = i;
 }
 
 // --- Kept ---

@@ -452,6 +452,17 @@ def test_a_chat_that_another_tab_renames_or_deletes_stays_one_while_it_is_answer
     assert kept(chat)[0]["messages"][1]["content"].startswith("Hello more")
 
 
+def test_an_earlier_version_comes_back_with_the_newest_of_what_followed(chat: Browser):
+    first = turns("Hi", "Old", "New")
+    further = {"parent": 2, "role": "user", "content": "And?"}
+    edited = {"parent": -1, "role": "user", "content": "Bye"}
+    keep(chat, messages=[*first, further, edited], shown=4)
+    chat.click("#chats .chat-name")
+    assert said(chat) == ["Bye"]
+    press(chat, "before")
+    assert said(chat) == ["Hi", "New", "And?"]
+
+
 def test_a_refused_continuation_takes_no_other_answer_back(chat: Browser, gateway: Gateway):
     keep(chat, messages=turns("Hi", "", "Good day"))
     chat.click("#chats .chat-name")
