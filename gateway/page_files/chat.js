@@ -76,6 +76,11 @@ function remember(changed) {
   keepAll();
 }
 
+/** Take a chat in from elsewhere, beside one that has its id. */
+function take(each) {
+  remember(byId(each.id) ? setApart(each) : each);
+}
+
 function start() {
   open(emptyChat());
   showDrawer(false);
@@ -185,8 +190,8 @@ function remove(id) {
   keepAll(); // in the room that it leaves
   if (removed === chat) open(chats[place] ?? chats.at(-1) ?? emptyChat());
   else showChats(chats, chat);
-  offerUndo(`Deleted “${titleOf(removed)}”.`, () => {
-    remember(removed);
+  offerUndo(removed, (all) => {
+    all.forEach(take);
     open(removed);
   });
 }
@@ -202,11 +207,8 @@ async function bring(event) {
   const [file] = event.target.files;
   setText("alert", ""); // of the file before
   try {
-    const brought = [];
-    for (const each of readChats(await file.text())) {
-      brought.push(byId(each.id) ? setApart(each) : each);
-      remember(brought.at(-1));
-    }
+    const brought = readChats(await file.text());
+    brought.forEach(take);
     open(brought[0] ?? chat);
   } catch (error) {
     setText("alert", error.message);

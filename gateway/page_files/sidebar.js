@@ -1,10 +1,11 @@
 // The sidebar: the chats of this browser, found by words, opened, renamed, deleted and brought back.
 
-import { at, make } from "./base.js";
+import { at, count, make } from "./base.js";
 import { holds, titleOf } from "./chats.js";
 
-const UNDO_MILLISECONDS = 15_000; // a deleted chat can be brought back for so long
+const UNDO_MILLISECONDS = 15_000; // deleted chats can be brought back for so long after the last one
 
+const offered = []; // the deleted chats that can be brought back
 let undoTimer = 0;
 
 function itemOf(chat, isShown) {
@@ -48,16 +49,18 @@ function rename(item, title, done) {
   field.select();
 }
 
-/** Offer to undo; the offer ends by itself. */
-export function offerUndo(text, undo) {
+/** Offer to bring back a deleted chat, with those that are offered already; the offer ends by itself. */
+export function offerUndo(chat, bringBack) {
   clearTimeout(undoTimer);
+  offered.push(chat);
+  const what = offered.length > 1 ? count(offered.length, "chat") : `“${titleOf(chat)}”`;
   const button = make("button", { type: "button", classes: "small" }, "Undo");
-  const close = () => at("undo").replaceChildren();
-  button.addEventListener("click", () => {
-    close();
-    undo();
-  });
-  at("undo").replaceChildren(make("span", {}, text), button);
+  const close = () => {
+    at("undo").replaceChildren();
+    return offered.splice(0);
+  };
+  button.addEventListener("click", () => bringBack(close()));
+  at("undo").replaceChildren(make("span", {}, `Deleted ${what}.`), button);
   button.focus();
   undoTimer = setTimeout(close, UNDO_MILLISECONDS);
 }

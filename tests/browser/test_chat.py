@@ -324,6 +324,19 @@ def test_a_deleted_chat_can_be_brought_back(chat: Browser, gateway: Gateway):
     assert chat.text("#undo") == ""
 
 
+def test_chats_that_were_deleted_one_after_the_other_come_back_together(chat: Browser):
+    for name in ("One", "Two"):
+        keep(chat, id=name, messages=turns(name, "Hello"))
+    for _ in range(2):
+        chat.run("document.querySelector('#chats [data-act=\"delete\"]').click()")
+    assert kept(chat) == [] and chat.text("#undo span") == "Deleted 2 chats."
+    chat.click("#undo button")
+    assert sorted(each["id"] for each in kept(chat)) == ["One", "Two"]
+    assert sorted(chat.texts(".chat-name")) == ["One", "Two"] and chat.text("#undo") == ""
+    chat.run("document.querySelector('#chats [data-act=\"delete\"]').click()")
+    assert chat.text("#undo span").startswith("Deleted \u201c")
+
+
 def test_a_chat_can_be_renamed(chat: Browser, gateway: Gateway):
     ask(chat, "First chat")
     finish(chat)
@@ -384,8 +397,9 @@ def keep(page: Browser, **changed: Any) -> None:
     """Keep a chat as another tab of this browser would, which lets the others know."""
     chat = {"id": "x", "name": "", "system": "", "changed": 1e15, "shown": 1, **changed}
     script = """
-    localStorage.setItem("outrider.chat.x", JSON.stringify(arguments[0]));
-    dispatchEvent(new StorageEvent("storage", {key: "outrider.chat.x"}));
+    const key = "outrider.chat." + arguments[0].id;
+    localStorage.setItem(key, JSON.stringify(arguments[0]));
+    dispatchEvent(new StorageEvent("storage", { key }));
     """
     page.run(script, chat)
 
