@@ -111,7 +111,8 @@ export function readSettings() {
 export function settingsAreValid() {
   const wrong = document.querySelector(":is(#settings, #chat-only) :is(input, select, textarea):invalid");
   if (!wrong) return true;
-  if (wrong.closest("#samplers")) at("all-samplers").open = true;
+  const fold = wrong.closest("details");
+  if (fold) fold.open = true;
   const dialog = wrong.closest("dialog");
   if (dialog && !dialog.open) dialog.showModal();
   return wrong.reportValidity();

@@ -3,6 +3,7 @@
 import { at } from "./base.js";
 import { keep, kept } from "./store.js";
 
+const LIMITS = { chat: "chat-limit", instrument: "n-predict" }; // of tokens, each for the texts of one view
 const PLACES = ["settings", "chat-only"]; // elements with settings in them
 const FIELDS = PLACES.map((id) => `#${id} :is(input, select, textarea):not(#system, #theme)`).join();
 
@@ -43,4 +44,5 @@ export function startSettings(onChange) {
 export function placeSettings(view) {
   at(`${view}-settings-place`).append(at("settings"));
   at("drafting").open = view === "instrument";
+  for (const [each, id] of Object.entries(LIMITS)) at(id).disabled = each !== view; // a limit that is not seen stops nothing
 }

@@ -619,6 +619,26 @@ def test_a_sampler_out_of_range_is_shown_and_not_sent(chat: Browser, gateway: Ga
     assert gateway.chats == []
 
 
+def test_a_draft_length_out_of_range_is_shown_and_not_sent(chat: Browser, gateway: Gateway):
+    chat.run("document.querySelector('#n-max').value = '100'")
+    ask(chat, "Hi")
+    until(lambda: chat.run("return document.activeElement.id") == "n-max")
+    assert chat.run("return document.querySelector('#drafting').open")
+    assert gateway.chats == []
+
+
+def test_a_limit_of_the_other_view_stops_nothing(chat: Browser, gateway: Gateway):
+    chat.run("document.querySelector('#n-predict').value = '2000000'")
+    ask(chat, "Hi")
+    finish(chat)
+    chat.run("document.querySelector('#chat-limit').value = '0'")
+    chat.click("#instrument-tab")
+    chat.fill("#n-predict", "9")
+    chat.click("#generate")
+    finish(chat)
+    assert [each.get("n_predict") for each in gateway.requests] == [None, 9]
+
+
 def test_a_theme_is_kept(chat: Browser, gateway: Gateway):
     paper = chat.style("body", "backgroundColor")
     chat.click("#open-settings")
