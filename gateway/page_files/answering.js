@@ -58,7 +58,6 @@ export async function answer(chat, index, show) {
   const message = chat.messages[index];
   const before = { tokens: message.tokens ?? 0, seconds: message.seconds ?? 0 };
   const isNew = !message.content && !message.thoughts;
-  if (isNew) delete message.calls; // asked for anew: calls cannot be continued
   let request = null;
   try {
     request = requestFor(chat, index);
@@ -84,8 +83,8 @@ export async function answer(chat, index, show) {
   if (generation.end) count(generation.numbers.generated, generation.numbers.elapsed);
   message.end = endOf(generation, request);
   chat.changed = Date.now();
-  if (isNew && !generation.tokens.length && !generation.end) takeBack(chat, message);
-  else rememberGeneration(message, generation);
+  if (generation.tokens.length) rememberGeneration(message, generation);
+  else if (isNew && !generation.end) takeBack(chat, message);
   showGrowth(message);
   show();
 }

@@ -98,7 +98,10 @@ function drawNow(message) {
 const button = (act, label, hint = "") =>
   make("button", { type: "button", classes: "small", "data-act": act, ...(hint && { "aria-label": hint }) }, label);
 
-function buttonsOf(chat, message, isLast) {
+// The gateway continues no answer that ends in calls.
+const canContinue = ({ end, calls = [] }) => ["limit", "stopped", "failed"].includes(end) && !calls.length;
+
+function buttonsOf(message, isLast) {
   const isUser = message.role === "user";
   if (message === state.answering) return [];
   return [
@@ -106,7 +109,7 @@ function buttonsOf(chat, message, isLast) {
     isUser && button("edit", "Edit"),
     isUser && isLast && button("again", "Ask again"),
     !isUser && button("again", "Regenerate"),
-    !isUser && isLast && ["limit", "stopped", "failed"].includes(message.end) && button("continue", "Continue"),
+    !isUser && isLast && canContinue(message) && button("continue", "Continue"),
     !isUser && generationOf(message) && button("tokens", "Tokens", "Show the tokens of this answer"),
   ].filter(Boolean);
 }
@@ -137,7 +140,7 @@ function drawFoot(chat, index, isLast) {
   if (key === view.footKey) return;
   view.footKey = key;
   const note = !isLive && Object.hasOwn(NOTES, message.end) ? NOTES[message.end] : "";
-  const tools = make("span", { classes: "tools" }, ...buttonsOf(chat, message, isLast));
+  const tools = make("span", { classes: "tools" }, ...buttonsOf(message, isLast));
   view.speed = make("small", { classes: "speed" }, speedOf(message));
   view.foot.replaceChildren(
     ...(note ? [make("p", { classes: "cut-note" }, note)] : []),

@@ -195,6 +195,30 @@ def test_without_a_limit_the_context_ends_an_answer(chat: Browser, gateway: Gate
     assert chat.count('[data-act="continue"]') == 0
 
 
+def test_an_answer_that_ends_in_calls_is_not_continued(chat: Browser, gateway: Gateway):
+    calls = [("weather", '{"city": "Par')]
+    gateway.script = Script((*HELLO, *HELLO), stop_type="limit", calls=calls)
+    chat.run("document.querySelector('#chat-limit').value = '6'")
+    ask(chat, "Hi")
+    finish(chat)
+    assert chat.texts(".cut-note") == ["The answer reached its token limit."]
+    assert chat.count('[data-act="again"]') == 1 and chat.count('[data-act="continue"]') == 0
+
+
+def test_a_refused_continuation_leaves_an_answer_its_tokens(chat: Browser, gateway: Gateway):
+    chat.run("document.querySelector('#chat-limit').value = '3'")
+    gateway.script = Script(HELLO, stop_type="limit")
+    ask(chat, "Hi")
+    finish(chat)
+    gateway.refuses = "no"
+    press(chat, "continue")
+    until(lambda: chat.text("#alert") == "no")
+    finish(chat, "Failed")
+    press(chat, "tokens")
+    until(lambda: chat.count(".token") == 3)
+    chat.complaints()  # the console of a browser names every answer of 400
+
+
 def test_a_refused_question_stays_and_can_be_asked_again(chat: Browser, gateway: Gateway):
     gateway.refuses = "the prompt is too long"
     ask(chat, "Hi")
