@@ -19,6 +19,9 @@ export const say = (text) => {
   setText("chat-state", text);
 };
 
+/** Say whether a key leaves what is open; Escape ends the composition of a character first. */
+export const leaves = ({ key, isComposing }) => key === "Escape" && !isComposing;
+
 // --- Building ---
 
 export function make(name, { classes = "", ...attributes } = {}, ...children) {

@@ -11,9 +11,11 @@ function fit() {
   field.style.height = `${field.scrollHeight + 2}px`; // with its border
 }
 
+/** Say whether a key sends what is typed; on a touch screen only the button does. */
+export const sends = ({ key, shiftKey, isComposing }) => key === "Enter" && !shiftKey && !isComposing && !isTouched();
+
 function onKey(event) {
-  const isLine = event.shiftKey || event.isComposing || isTouched();
-  if (event.key !== "Enter" || isLine) return;
+  if (!sends(event)) return;
   event.preventDefault();
   at("chat-form").requestSubmit();
 }

@@ -1,6 +1,7 @@
 // A question that is written anew, in its place.
 
-import { make } from "./base.js";
+import { leaves, make } from "./base.js";
+import { sends } from "./composer.js";
 
 /** Put a form in place of a question's text; `done` gets the new text and says whether it was sent. */
 export function edit(article, text, done) {
@@ -26,11 +27,11 @@ export function edit(article, text, done) {
     if (!wanted || done(wanted)) close();
   });
   form.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target === field) {
+    if (event.target === field && sends(event)) {
       event.preventDefault();
       form.requestSubmit();
     }
-    if (event.key !== "Escape") return;
+    if (!leaves(event)) return;
     event.stopPropagation();
     leaveIt();
   });

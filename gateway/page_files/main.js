@@ -1,6 +1,6 @@
 // Joins the parts of the page to its elements.
 
-import { at, say, setText } from "./base.js";
+import { at, leaves, say, setText } from "./base.js";
 import { startChat } from "./chat.js";
 import { focusToken, hideTip, moveInText, placeTip, redraw, showTip } from "./instrument.js";
 import { poll, useKey } from "./peers.js";
@@ -47,7 +47,7 @@ function showRule() {
 function onKey(event) {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("instrument-view").hidden)
     at("form").requestSubmit();
-  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if (!leaves(event) || document.querySelector("dialog[open]")) return;
   if (document.body.classList.contains("drawer")) {
     showDrawer(false);
     at("menu").focus();

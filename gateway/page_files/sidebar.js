@@ -1,6 +1,6 @@
 // The sidebar: the chats of this browser, found by words, opened, renamed, deleted and brought back.
 
-import { at, count, make } from "./base.js";
+import { at, count, leaves, make } from "./base.js";
 import { holds, titleOf } from "./chats.js";
 
 const UNDO_MILLISECONDS = 15_000; // deleted chats can be brought back for so long after the last one
@@ -40,7 +40,7 @@ function rename(item, title, done) {
   field.value = title;
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.isComposing) close(field.value.trim(), true);
-    if (event.key !== "Escape") return;
+    if (!leaves(event)) return;
     event.stopPropagation();
     close("", true);
   });

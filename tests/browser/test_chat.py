@@ -490,6 +490,56 @@ def test_a_chat_that_another_tab_renames_or_deletes_stays_one_while_it_is_answer
     assert kept(chat)[0]["messages"][1]["content"].startswith("Hello more")
 
 
+def test_on_a_touch_screen_enter_begins_a_line_in_an_edited_question(
+    chat: Browser, gateway: Gateway
+):
+    ask(chat, "Hi")
+    finish(chat)
+    chat.devtools("Emulation.setTouchEmulationEnabled", enabled=True)
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+    chat.devtools("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        assert chat.run("return matchMedia('(pointer: coarse)').matches")
+        for act, field in (("", "#question"), ("edit", ".edit textarea")):
+            if act:
+                press(chat, act, 0)
+            chat.fill(field, "one")
+            chat.press("Enter")
+            value = chat.run("return document.querySelector(arguments[0]).value", field)
+            assert value == "one\n", field
+    finally:
+        chat.devtools("Emulation.setTouchEmulationEnabled", enabled=False)
+    assert len(gateway.chats) == 1
+
+
+def test_escape_ends_the_composition_of_a_character_and_nothing_else(
+    chat: Browser, gateway: Gateway
+):
+    escape = """
+    const init = { key: "Escape", isComposing: arguments[0], bubbles: true };
+    document.activeElement.dispatchEvent(new KeyboardEvent("keydown", init));
+    """
+    keep(chat, messages=turns("Hi", "Hello"))
+    chat.click("#chats .chat-name")
+    press(chat, "edit", 0)
+    chat.run(escape, True)
+    assert chat.count(".edit") == 1
+    chat.run(escape, False)
+    assert chat.count(".edit") == 0
+    chat.run("document.querySelector('#chats [data-act=\"rename\"]').click()")
+    chat.run(escape, True)
+    assert chat.count("#chats input") == 1
+    chat.run(escape, False)
+    assert chat.count("#chats input") == 0
+    gateway.script = Script(tuple(Round([], 0, " more") for _ in range(500)), pace=0.05)
+    ask(chat, "And?")
+    until(lambda: "more" in chat.text("#messages"))
+    chat.run(escape, True)
+    assert chat.run("return document.body.classList.contains('running')")
+    chat.run(escape, False)
+    finish(chat, "Cancelled")
+
+
 def test_an_earlier_version_comes_back_with_the_newest_of_what_followed(chat: Browser):
     first = turns("Hi", "Old", "New")
     further = {"parent": 2, "role": "user", "content": "And?"}
