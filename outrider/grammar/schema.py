@@ -125,10 +125,10 @@ class _Converter:
 
     def rules(self, root: str) -> dict[str, str]:
         """Return the rules that the root needs, itself first."""
-        self._rules[root] = self._rule(self._document, "")
+        self._define(root, self._rule(self._document, ""))
         while self._todo:
             name, schema, self.reader.path = self._todo.popleft()
-            self._rules[name] = self._body(name, schema)
+            self._define(name, self._body(name, schema))
         needed: dict[str, str] = {}
         todo = [root]
         seen = {*todo}
@@ -139,6 +139,10 @@ class _Converter:
                     seen.add(word[1])
                     todo.append(word[1])
         return needed
+
+    def _define(self, name: str, body: str) -> None:
+        assert name not in self._rules, name  # or two parts of a schema would write one rule
+        self._rules[name] = body
 
     def _rule(self, schema: Any, step: str) -> str:
         """Return the name of the rule of a schema that stands `step` below this one."""
@@ -174,7 +178,8 @@ class _Converter:
         types = self.reader.types(rest)
         if "format" in rest and "string" not in types:
             self.reader.pass_over("format", rest["format"])
-        return either(self._typed(name, kind, rest) for kind in types)
+        # Each type has names of its own for the rules that it needs.
+        return either(self._typed(f"{name}{kind[0]}", kind, rest) for kind in types)
 
     def _typed(self, name: str, kind: str, schema: Schema) -> str:
         if kind == "object":
@@ -264,7 +269,7 @@ class _Converter:
             other = self._pairs(name, made.both([keys, made.no(taken)]), patterns)
         for i, (key, part) in enumerate(members.items()):
             value = self._rule(part, f"/properties/{key}")
-            self._rules[f"{name}-{i}"] = f'{literal(key)} ":" ws {value}'
+            self._define(f"{name}-{i}", f'{literal(key)} ":" ws {value}')
         if other and low > len(required) + 1:
             reader.pass_over("minProperties", low)  # one name may be written twice
         body = self._chain(name, [key in required for key in members], other, low, high)
@@ -300,7 +305,7 @@ class _Converter:
             text = None if never else self._write(made.both([keys, kind, made.no(clash)]), name)
             if text is not None:
                 value = self._rule(part, "/additionalProperties")
-                self._rules[f"{name}-x{i}"] = f'"\\"" {text} "\\"" ":" ws {value}'
+                self._define(f"{name}-x{i}", f'"\\"" {text} "\\"" ":" ws {value}')
                 found.append(f"{name}-x{i}")
         return either(found) if found else ""
 
@@ -342,7 +347,7 @@ class _Converter:
                     ways += [leaving or '""'] if leaving is not None else []
                     body = either(ways) if ways else None
                 if body is not None:
-                    self._rules[f"{name}-r{i}-{count}"] = body
+                    self._define(f"{name}-r{i}-{count}", body)
                 before.append(None if body is None else f"{name}-r{i}-{count}")
             following = before
         return following[0]
@@ -359,7 +364,7 @@ class _Converter:
             values = None if first else self._listed_items(items)
             if values is not None and len(values) * max(1, low, high or 0) <= _MAX_CHAIN:
                 for i, value in enumerate(values):
-                    self._rules[f"{name}-{i}"] = self._either_of([value])
+                    self._define(f"{name}-{i}", self._either_of([value]))
                 body = self._chain(name, [False] * len(values), "", low, high)
                 if body is None:
                     self.reader.refuse("`minItems` is not to be reached: too few values")

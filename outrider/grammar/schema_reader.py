@@ -186,7 +186,7 @@ class SchemaReader:
                     self.refuse(f"the type {shown(kind)} is not supported")
             if not types:
                 self.refuse("no type is left")
-            return list(types)
+            return [*dict.fromkeys(types)]
         about = [kind for kind in ABOUT if kind != "integer" and ABOUT[kind] & schema.keys()]
         if len(about) > 1:
             self.refuse(f"`type` is missing, with keywords for {' and '.join(about)}")

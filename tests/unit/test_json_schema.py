@@ -257,6 +257,17 @@ def refusal(schema: Any) -> str:
             ["{}", '{"x": null}'],
         ),
         ({"x-internal": 1, "title": "t", "default": 1, "type": "null"}, ["null"], ["1"]),
+        (
+            {
+                "type": ["object", "array"],
+                "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
+                "required": ["a", "b"],
+                "items": {"enum": ["x", "y"]},
+                "uniqueItems": True,
+            },
+            ['{"a": null, "b": null}', '["x", "y"]', "[]"],
+            ['{"x", "y"}', '["a": null]', "{}"],
+        ),
     ],
 )
 def test_a_schema_lets_what_is_valid(schema: Any, good: list[str], bad: list[str]) -> None:
@@ -298,6 +309,11 @@ def test_the_numbers_of_a_range_are_let(low: int, high: int, keys: tuple[str, st
         text = f"{number:g}" if number else "0"
         assert lets(matcher, text) == is_valid(number, schema), text
         assert not lets(matcher, f"{text}.0") or is_valid(number, schema)
+
+
+def test_a_type_may_be_listed_twice() -> None:
+    matcher = converted({"type": ["object", "object"], "properties": {"a": {"type": "null"}}})
+    assert lets(matcher, '{"a": null}')
 
 
 def test_any_object_is_an_object() -> None:
