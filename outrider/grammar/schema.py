@@ -201,19 +201,35 @@ class _Converter:
     # --- constants and alternatives ---
 
     def _values(self, schema: Schema) -> str:
-        values = self.reader.constants(schema) or []
-        if "type" in schema:
-            types = self.reader.types(schema)
-            values = [value for value in values if any(is_of(value, kind) for kind in types)]
-        about = schema.keys() - {"enum", "const", "type"}
-        for key in sorted(about - ABOUT["string"]):
+        for key in sorted(schema.keys() - ABOUT["string"] - {"enum", "const", "type"}):
             self.reader.refuse(f"`{key}` is not supported beside `enum` or `const`")
-        if about:
-            text = self._text(schema)
-            values = [v for v in values if not isinstance(v, str) or self._made.lets(text, v)]
+        values = self._listed(schema)
         if not values:
             self.reader.refuse("no value is left of `enum` or `const`")
         return self._either_of(values)
+
+    def _listed(self, schema: Schema) -> list[Any] | None:
+        """Return the values that a schema lists, if it does, without those it does not let.
+
+        A format takes none away: not every text that it lets is known here.
+        """
+        values, form = self.reader.constants(schema), schema.get("format")
+        if values is None:
+            return None
+        types = self.reader.types(schema) if "type" in schema else ["value"]
+        values = [value for value in values if any(is_of(value, kind) for kind in types)]
+        rest = {key: schema[key] for key in ABOUT["string"] - {"format"} if key in schema}
+        text = self._text(rest) if rest else self._made.anything
+        values = [v for v in values if not isinstance(v, str) or self._made.lets(text, v)]
+        texts = [value for value in values if isinstance(value, str)]
+        if form is not None and not self._are_of_format(form, texts):
+            self.reader.pass_over("format", form)
+        return values
+
+    def _are_of_format(self, form: Any, texts: Sequence[str]) -> bool:
+        known = FORMATS.get(form, []) if isinstance(form, str) else []
+        whole = self._made.either(read_pattern(each, self._made) for each in known)
+        return all(self._made.lets(whole, text) for text in texts)
 
     def _either_of(self, values: Sequence[Any]) -> str:
         try:
@@ -290,10 +306,10 @@ class _Converter:
             return made.never, None
         for key in sorted(names.keys() - ABOUT["string"] - {"enum", "const", "type"}):
             self.reader.refuse(f"`{key}` is not supported in `propertyNames`")
-        keys, listed = self._text(names), self.reader.constants(names)
+        listed = self._listed(names)
         if listed is None:
-            return keys, None
-        allowed = [key for key in listed if isinstance(key, str) and made.lets(keys, key)]
+            return self._text(names), None
+        allowed = [key for key in listed if isinstance(key, str)]
         return made.either(map(made.text, allowed)), allowed
 
     def _pairs(self, name: str, keys: Expression, kinds: Sequence[tuple[Expression, Any]]) -> str:
@@ -396,11 +412,11 @@ class _Converter:
         if not isinstance(items, dict):
             return None
         item = self.reader.merged([items])
-        values = [False, True] if item == {"type": "boolean"} else self.reader.constants(item)
-        if values is None or len(values) > _MAX_LISTED or item.keys() - {"enum", "const", "type"}:
+        if item.keys() - {"enum", "const", "type"}:
             return None
-        types = self.reader.types(item) if "type" in item else ["value"]
-        values = [value for value in values if any(is_of(value, kind) for kind in types)]
+        values = [False, True] if item == {"type": "boolean"} else self._listed(item)
+        if values is None or len(values) > _MAX_LISTED:
+            return None
         return [*{text_of(value): value for value in values}.values()]
 
     # --- strings and numbers ---
@@ -454,10 +470,10 @@ class _Converter:
     ) -> Expression | None:
         """Return the texts of a format that all parts let, if a grammar can say that."""
         made = self._made
-        for each in known:
-            text = read_pattern(each, made)
-            narrower = [p for p in parts if not made.lets_nothing(made.both([text, made.no(p)]))]
-            text = made.limited(made.both([text, *narrower]), low, most)
+        texts = [read_pattern(each, made) for each in known]
+        for each in sorted(texts, key=lambda text: text.longest > most):
+            narrower = [p for p in parts if not made.lets_nothing(made.both([each, made.no(p)]))]
+            text = made.limited(made.both([each, *narrower]), low, most)
             if self._can_be_written(text):
                 return text
         return None

@@ -286,6 +286,81 @@ def test_texts_of_usual_schemas_are_valid(name: str) -> None:
         assert is_valid(json.loads(text), schema), text
 
 
+@pytest.mark.parametrize(
+    ("form", "good", "bad"),
+    [
+        ("date", ["2024-02-29", "2000-02-29", "0004-02-29"], ["2023-02-29", "1900-02-29"]),
+        ("date", ["0001-01-01"], ["0000-02-29", "2024-02-30"]),
+        ("date-time", ["2024-02-29T10:00:00Z"], ["2100-02-29T10:00:00Z"]),
+        ("uri", ["http://localhost:11434", "ws://a:65535/"], ["http://a:65536", "http://a:0"]),
+        ("uri", ["https://my-bucket.s3.us-east-1.amazonaws.com/x", "http://a_b/?a=b?c#d?"], []),
+        ("uri", ["postgresql://ada:x-1@db.internal:5432/main", "ssh://git@example.com/a"], ["a@b"]),
+        ("hostname", ["ip-10-0-0-12.ec2.internal", "db.prod.eu-west-1.rds.amazonaws.com"], []),
+        (
+            "hostname",
+            [
+                "prometheus-kube-prometheus-alertmanager.monitoring.svc.cluster.local",
+                "averyveryverylongname-averyveryverylongnam.example",
+                "a" * 62,
+            ],
+            ["a" * 64, "a--b", "-a", "a-", "a..b", "a."],
+        ),
+        ("email", ["a@mail.cs.dept.example.com", "o'brien@x.com"], ["a@b", "a@b-.com"]),
+        ("email", ["christopher_montgomery@example.com", "a.b.c.d.e@x.com"], ["a..b@x.com"]),
+        (
+            "uuid",
+            ["00000000-0000-0000-0000-000000000000"],
+            ["00000000-0000-0000-0000-000000000001"],
+        ),
+    ],
+)
+def test_usual_texts_are_let_by_their_format(form: str, good: list[str], bad: list[str]) -> None:
+    matcher = converted({"format": form})
+    assert [text for text in good if not lets(matcher, json.dumps(text))] == []
+    assert [text for text in bad if lets(matcher, json.dumps(text))] == []
+    assert all(is_valid(text, {"format": form}) for text in good)
+
+
+@pytest.mark.parametrize("most", [39, 99, 250])
+@pytest.mark.parametrize("form", ["email", "hostname"])
+def test_a_bounded_format_needs_no_rule_for_every_length(form: str, most: int) -> None:
+    assert len(grammar_of_schema(json.dumps({"format": form, "maxLength": most}))) < 2000
+
+
+@pytest.mark.parametrize("most", [20, 39, 99, 250])
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_a_bounded_format_keeps_its_bound(form: str, most: int) -> None:
+    schema = {"format": form, "maxLength": most}
+    if passed_over(json.dumps(schema)):
+        return
+    grammar = read_grammar(grammar_of_schema(json.dumps(schema)))
+    for seed in range(10):
+        text = json.loads(random_text(grammar, random.Random(seed), length=most))
+        assert is_valid(text, schema), text
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": ["http://localhost:99999", "urn:isbn:1", "http://a.b"]},
+        {"type": "string", "enum": ["http://localhost:99999", 1, "http://a.b"]},
+        {"const": "urn:isbn:1", "minLength": 3},
+        {"enum": ["http://a.b/c"]},
+    ],
+)
+def test_a_format_takes_no_listed_value_away(schema: dict[str, Any]) -> None:
+    values = schema.get("enum", [schema.get("const")])
+    texts = [value for value in values if isinstance(value, str)]
+    unknown = any(not lets(converted({"format": "uri"}), json.dumps(text)) for text in texts)
+    said = passed_over(json.dumps({**schema, "format": "uri"}))
+    assert said == (('`format` "uri" (at #)',) if unknown else ())
+    matcher = converted({**schema, "format": "uri"})
+    assert [text for text in texts if not lets(matcher, json.dumps(text))] == []
+    names = converted({"propertyNames": {**schema, "format": "uri"}})
+    for text in texts:
+        assert lets(names, json.dumps({text: 1}))
+
+
 RANGES = [(0, 0), (-1, 1), (7, 123), (123, 987), (199, 200), (-345, -12), (-5, 1001), (-999, 1000)]
 
 
