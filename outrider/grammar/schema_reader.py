@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
+from collections import Counter, deque
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -14,6 +15,8 @@ Schema = dict[str, Any]
 
 _MAX_PARTS = 100  # of one allOf
 _MAX_ALTERNATIVES = 32  # of one oneOf; each is compared with each
+# Keywords that are merged, and values that are compared, in all of a document: 1 s at the most.
+_MAX_WORK = 100_000
 MAX_COUNT = 2000  # what a repetition in a grammar can count
 
 IGNORED = {  # says nothing about values, or only about what the grammar never writes
@@ -45,6 +48,16 @@ _GREATER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperti
 _LESSER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Alternative:
+    """One of several of which a value may fulfil one only."""
+
+    whole: Schema
+    names: set[str]  # of its properties
+    required: set[str]
+    telling: dict[str, Schema]  # of properties, by name: those that others have, and one requires
+
+
 def invalid(reason: str) -> InvalidRequest:
     """Return the error of a schema."""
     return InvalidRequest("json_schema", reason)
@@ -60,6 +73,7 @@ class SchemaReader:
         self._document = document
         self.path = "#"
         self.passed_over: dict[str, None] = {}
+        self._work = 0
 
     def pass_over(self, key: str, value: Any = None) -> None:
         """Note a keyword of the schema that is looked at: its texts may not keep it."""
@@ -226,6 +240,7 @@ class SchemaReader:
             if part is True:
                 continue
             part = {k: v for k, v in self.checked(part).items() if k not in IGNORED}
+            self._count(1 + len(part))
             if len(seen) == _MAX_PARTS:
                 self.refuse(f"more than {_MAX_PARTS} parts, or one that refers to itself")
             if "$ref" in part:
@@ -247,6 +262,11 @@ class SchemaReader:
             if _ITEMS & part.keys() and any(part.get(k) != merged.get(k) for k in _ITEMS):
                 self.refuse("`items` is not supported in two parts of `allOf`")
         return merged
+
+    def _count(self, work: int) -> None:
+        self._work += work
+        if self._work > _MAX_WORK:
+            self.refuse("its parts are too much to merge and to compare")
 
     def _both(self, key: str, old: Any, new: Any) -> Any:
         """Return the value of a keyword that two parts have."""
@@ -278,29 +298,47 @@ class SchemaReader:
         """Refuse alternatives of which a text might fulfil two."""
         if len(parts) > _MAX_ALTERNATIVES:
             self.refuse(f"{len(parts)} alternatives of `oneOf`, {_MAX_ALTERNATIVES} at most")
-        merged = [self.merged([part]) for part in parts]
-        for i, one in enumerate(merged):
-            for j, other in enumerate(merged[:i]):
+        read = self._alternatives(parts)
+        for i, one in enumerate(read):
+            for j, other in enumerate(read[:i]):
                 if not (self._avoids(one, other) and self._avoids(other, one)):
                     self.refuse(f"a text might fulfil both {j} and {i} of `oneOf`; use `anyOf`")
 
-    def _avoids(self, one: Schema, other: Schema) -> bool:
+    def _alternatives(self, parts: list[Any]) -> list[_Alternative]:
+        """Merge each part, and what may tell two apart, once: there are many pairs."""
+        read = [self.merged([part]) for part in parts]
+        often = Counter(key for whole in read for key in self.properties(whole))
+        telling = {key for whole in read for key in self.required(whole) if often[key] > 1}
+        return [
+            _Alternative(
+                whole,
+                {*self.properties(whole)},
+                self.required(whole),
+                {
+                    key: self.merged([part])
+                    for key, part in self.properties(whole).items()
+                    if key in telling
+                },
+            )
+            for whole in read
+        ]
+
+    def _avoids(self, one: _Alternative, other: _Alternative) -> bool:
         """Return whether a text that is written for `one` is surely not valid under `other`."""
-        if self._differ(one, other):
+        if self._differ(one.whole, other.whole):
             return True
-        if self.types(one) != ["object"]:
+        if self.types(one.whole) != ["object"]:
             return False
-        mine, its = self.properties(one), self.properties(other)
-        required = self.required(one)
-        writes_only = mine and isinstance(self.extra(one), bool) and not _WRITES_MORE & one.keys()
-        if writes_only and self.required(other) - mine.keys() - required:
+        is_closed = isinstance(self.extra(one.whole), bool) and not _WRITES_MORE & one.whole.keys()
+        if one.names and is_closed and other.required - one.names - one.required:
             return True
-        shared = [key for key in sorted(required) if key in mine and key in its]
-        return any(self._differ(self.merged([mine[k]]), self.merged([its[k]])) for k in shared)
+        shared = one.required & one.telling.keys() & other.telling.keys()
+        return any(self._differ(one.telling[key], other.telling[key]) for key in sorted(shared))
 
     def _differ(self, one: Schema, other: Schema) -> bool:
         """Return whether types or constants alone keep what is written for `one` from `other`."""
         constants, others = self.constants(one), self.constants(other)
+        self._count(1 + len(constants or ()) + len(others or ()))
         # Without a type a schema holds of all that its keywords are not about.
         types = self.types(other) if "type" in other else ["value"]
         if constants is not None and others is not None:

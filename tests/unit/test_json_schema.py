@@ -17,6 +17,7 @@ from outrider.errors import InvalidRequest
 from outrider.grammar.formats import FORMATS
 from outrider.grammar.gbnf import read_grammar
 from outrider.grammar.schema import grammar_of_schema, passed_over
+from outrider.grammar.schema_reader import SchemaReader
 from tests.support.grammars import compiled, follow, lets, random_text
 from tests.support.schemas import USUAL, is_valid
 
@@ -606,6 +607,41 @@ def test_schemas_that_grow_while_they_are_merged_are_refused_soon() -> None:
     start = time.process_time()
     assert "json_schema: " in refusal(growing)
     assert time.process_time() - start < 5
+
+
+def many_alternatives(count: int, shared: int, times: int) -> dict[str, Any]:
+    """Return a schema with `times` times the same alternatives, which differ by one property."""
+    same = {f"a{i}": {"$ref": "#/definitions/one"} for i in range(shared)}
+    alternatives = {
+        f"{i}": {"properties": {**same, "z": {"const": i}}, "required": [*same, "z"]}
+        for i in range(count)
+    }
+    references = [{"$ref": f"#/$defs/{i}"} for i in range(count)]
+    return {
+        "$defs": alternatives,
+        "definitions": {"one": {"const": 1}},
+        "anyOf": [{"minProperties": i, "oneOf": references} for i in range(times)],
+    }
+
+
+def test_alternatives_are_merged_once_and_not_for_every_pair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    merged: list[Any] = []
+    whole = SchemaReader.merged
+
+    def noted(self: SchemaReader, parts: list[Any]) -> dict[str, Any]:
+        merged.append(parts)
+        return whole(self, parts)
+
+    monkeypatch.setattr(SchemaReader, "merged", noted)
+    grammar_of_schema(json.dumps(many_alternatives(30, 3, 1)))
+    assert len(merged) < 300  # 435 pairs
+
+
+def test_alternatives_that_are_too_much_to_compare_are_refused() -> None:
+    assert grammar_of_schema(json.dumps(many_alternatives(32, 4, 1)))
+    assert "too much to merge and to compare" in refusal(many_alternatives(32, 10, 60))
 
 
 @pytest.mark.parametrize(
