@@ -35,7 +35,6 @@ from outrider.grammar.regular import ALL, Expression, Expressions, NodeKind, Too
 from outrider.grammar.schema_reader import (
     ABOUT,
     ANNOTATIONS,
-    IGNORED,
     MAX_COUNT,
     OF_NUMBERS,
     Schema,
@@ -159,11 +158,10 @@ class _Converter:
     def _body(self, name: str, schema: Any) -> str:
         if schema is True:
             return "value"
-        schema = self.reader.checked(schema)
-        for key in sorted(ANNOTATIONS & schema.keys()):
+        rest = self.reader.checked(schema)
+        for key in sorted(ANNOTATIONS & rest.keys()):
             self.reader.pass_over(key)
-        ignored = IGNORED | ANNOTATIONS
-        rest = {key: value for key, value in schema.items() if key not in ignored}
+            del rest[key]
         if "$ref" in rest or "allOf" in rest:
             if len(rest) == 1 and "$ref" in rest:
                 return self._rule(self.reader.target(rest["$ref"]), "")

@@ -19,7 +19,7 @@ _MAX_ALTERNATIVES = 32  # of one oneOf; each is compared with each
 _MAX_WORK = 100_000
 MAX_COUNT = 2000  # what a repetition in a grammar can count
 
-IGNORED = {  # says nothing about values, or only about what the grammar never writes
+_IGNORED = {  # says nothing about values, or only about what the grammar never writes
     *("$anchor", "$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated"),
     *("description", "discriminator", "example", "examples", "id", "nullable", "readOnly"),
     *("title", "unevaluatedItems", "unevaluatedProperties", "writeOnly"),
@@ -39,7 +39,7 @@ ABOUT: dict[str, set[str]] = {  # keywords by the type that they are about
     "null": set(),
 }
 _KNOWN = {"type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"}.union(
-    IGNORED, ANNOTATIONS, *ABOUT.values()
+    ANNOTATIONS, *ABOUT.values()
 )
 _CHOICES = {"anyOf", "oneOf"}
 _WRITES_MORE = {*_CHOICES, "patternProperties", "propertyNames"}  # than the named properties
@@ -89,15 +89,16 @@ class SchemaReader:
         return text_of(schema) in ("false", '{"not": {}}', '{"not": true}')
 
     def checked(self, schema: Any) -> Schema:
-        """Return a schema whose keywords are all known."""
+        """Return a schema of keywords that are all known, and say something here."""
         if self.is_never(schema):
             self.refuse("`false` allows nothing")
         if not isinstance(schema, dict):
             self.refuse(f"{shown(schema)} is no schema")
-        for key in schema:
-            if key not in _KNOWN and not key.startswith("x-"):
+        said = {k: v for k, v in schema.items() if k not in _IGNORED and not k.startswith("x-")}
+        for key in said:
+            if key not in _KNOWN:
                 self.refuse(f"`{shown(key)[1:-1]}` is not supported")
-        return schema
+        return said
 
     def listed(self, key: str, value: Any) -> list[Any]:
         """Return the list that a keyword has to be."""
@@ -124,7 +125,9 @@ class SchemaReader:
         extra = schema.get("additionalProperties", True)
         if self.is_never(extra):
             return False
-        return extra if isinstance(extra, bool) else self.checked(extra) or True
+        if not isinstance(extra, bool):
+            self.checked(extra)
+        return extra or True
 
     def number(self, schema: Schema, key: str) -> int | float:
         """Return the number that a keyword has to be."""
@@ -239,7 +242,7 @@ class SchemaReader:
             part = todo.popleft()
             if part is True:
                 continue
-            part = {k: v for k, v in self.checked(part).items() if k not in IGNORED}
+            part = self.checked(part)
             self._count(1 + len(part))
             if len(seen) == _MAX_PARTS:
                 self.refuse(f"more than {_MAX_PARTS} parts, or one that refers to itself")

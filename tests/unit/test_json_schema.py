@@ -269,6 +269,19 @@ def refusal(schema: Any) -> str:
             ['{"a": null, "b": null}', '["x", "y"]', "[]"],
             ['{"x", "y"}', '["a": null]', "{}"],
         ),
+        ({"enum": ["a", "b"], "x-enum-varnames": ["A", "B"]}, ['"a"'], ['"c"']),
+        ({"anyOf": [{"type": "null", "x-order": 1}, {"const": 1}], "x-order": 2}, ["null"], ["2"]),
+        (
+            {"$defs": {"a": {"type": "null", "x-order": 1}}, "$ref": "#/$defs/a", "x-order": 2},
+            ["null"],
+            ["1"],
+        ),
+        (
+            {"items": {"enum": ["a", "b"], "x-k": 1}, "uniqueItems": True},
+            ['["a", "b"]'],
+            ['["a", "a"]'],
+        ),
+        ({"propertyNames": {"pattern": "^a", "x-k": 1}}, ['{"ab": 1}'], ['{"b": 1}']),
     ],
 )
 def test_a_schema_lets_what_is_valid(schema: Any, good: list[str], bad: list[str]) -> None:
