@@ -37,6 +37,7 @@ from outrider.grammar.schema_reader import (
     ANNOTATIONS,
     MAX_COUNT,
     OF_NUMBERS,
+    UNEVALUATED,
     Schema,
     SchemaReader,
     invalid,
@@ -242,8 +243,10 @@ class _Converter:
             self.reader.refuse(f"no alternative is left of `{key}`")
         if name:
             rest = {**rest, "required": [*self.reader.required(rest), name]}
-        if rest:
-            parts = [{"allOf": [part, rest]} for part in parts]
+        # What is not evaluated is said of an alternative and the rest together.
+        unevaluated = {key: rest.pop(key) for key in sorted(UNEVALUATED & rest.keys())}
+        if rest or unevaluated:
+            parts = [{"allOf": [part, rest], **unevaluated} for part in parts]
         if key == "oneOf":
             self.reader.check_apart(parts)
         return either(self._rule(part, f"/{key}/{i}") for i, part in enumerate(parts))

@@ -22,7 +22,7 @@ MAX_COUNT = 2000  # what a repetition in a grammar can count
 _IGNORED = {  # says nothing about values, or only about what the grammar never writes
     *("$anchor", "$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated"),
     *("description", "discriminator", "example", "examples", "id", "nullable", "readOnly"),
-    *("title", "unevaluatedItems", "unevaluatedProperties", "writeOnly"),
+    *("title", "writeOnly"),
 }
 ANNOTATIONS = {"contentEncoding", "contentMediaType", "contentSchema"}  # of what a text says
 OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
@@ -38,10 +38,10 @@ ABOUT: dict[str, set[str]] = {  # keywords by the type that they are about
     "boolean": set(),
     "null": set(),
 }
-_KNOWN = {"type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"}.union(
-    ANNOTATIONS, *ABOUT.values()
-)
+UNEVALUATED = {"unevaluatedItems", "unevaluatedProperties"}
 _CHOICES = {"anyOf", "oneOf"}
+_APPLIED = {"$ref", "allOf", *_CHOICES}  # schemas that say more of the same value
+_KNOWN = {"type", "enum", "const"}.union(_APPLIED, UNEVALUATED, ANNOTATIONS, *ABOUT.values())
 _WRITES_MORE = {*_CHOICES, "patternProperties", "propertyNames"}  # than the named properties
 _ITEMS = {"items", "prefixItems", "additionalItems"}
 _GREATER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
@@ -98,7 +98,7 @@ class SchemaReader:
         for key in said:
             if key not in _KNOWN:
                 self.refuse(f"`{shown(key)[1:-1]}` is not supported")
-        return said
+        return _closed(said)
 
     def listed(self, key: str, value: Any) -> list[Any]:
         """Return the list that a keyword has to be."""
@@ -238,6 +238,7 @@ class SchemaReader:
         todo = deque(parts)
         merged: Schema = {}
         seen: list[Schema] = []
+        unevaluated: Schema = {}
         while todo:
             part = todo.popleft()
             if part is True:
@@ -246,6 +247,13 @@ class SchemaReader:
             self._count(1 + len(part))
             if len(seen) == _MAX_PARTS:
                 self.refuse(f"more than {_MAX_PARTS} parts, or one that refers to itself")
+            if found := sorted(UNEVALUATED & part.keys()):
+                if len(parts) == 1 and not seen:  # then it is said of all parts
+                    unevaluated = {key: part.pop(key) for key in found}
+                else:
+                    part = self.merged([part])
+                    if UNEVALUATED & part.keys():
+                        self.refuse(f"`{found[0]}` is not supported in a part of `allOf`")
             if "$ref" in part:
                 todo.append(self.target(part.pop("$ref")))
             todo += self.listed("allOf", part.pop("allOf", []))
@@ -264,7 +272,7 @@ class SchemaReader:
                 self.refuse("`additionalProperties` is not supported in a part of `allOf`")
             if _ITEMS & part.keys() and any(part.get(k) != merged.get(k) for k in _ITEMS):
                 self.refuse("`items` is not supported in two parts of `allOf`")
-        return merged
+        return _closed(merged | unevaluated)
 
     def _count(self, work: int) -> None:
         self._work += work
@@ -354,6 +362,24 @@ class SchemaReader:
         if others is not None:
             return not any(is_of(value, kind) for value in others for kind in written)
         return not any(_overlap(mine, its) for mine in written for its in types)
+
+
+def _closed(schema: Schema) -> Schema:
+    """Return a schema that says what is not evaluated as what is additional, if that is the same.
+
+    It is where no other schema says more of the same value.
+    """
+    if not UNEVALUATED & schema.keys() or _APPLIED & schema.keys():
+        return schema
+    said = {key: value for key, value in schema.items() if key not in UNEVALUATED}
+    rest = "additionalItems" if isinstance(said.get("items"), list) else "items"
+    for key, other in (
+        ("unevaluatedProperties", "additionalProperties"),
+        ("unevaluatedItems", rest),
+    ):
+        if schema.get(key, True) is not True:
+            said.setdefault(other, schema[key])
+    return said
 
 
 def _covers(kind: str, types: list[str]) -> bool:

@@ -282,6 +282,49 @@ def refusal(schema: Any) -> str:
             ['["a", "a"]'],
         ),
         ({"propertyNames": {"pattern": "^a", "x-k": 1}}, ['{"ab": 1}'], ['{"b": 1}']),
+        ({"type": "object", "unevaluatedProperties": False}, ["{}"], ['{"a": 1}']),
+        ({"type": "array", "unevaluatedItems": False}, ["[]"], ["[1]"]),
+        ({"prefixItems": [True], "unevaluatedItems": False}, ["[1]"], ["[1, 1]"]),
+        (
+            {"type": "object", "unevaluatedProperties": {"type": "null"}},
+            ["{}", '{"a": null}'],
+            ['{"a": 1}'],
+        ),
+        ({"type": "object", "unevaluatedProperties": True}, ['{"a": 1}'], ["[]"]),
+        (
+            {
+                "allOf": [{"properties": {"a": {"type": "null"}}}, {"required": ["a"]}],
+                "unevaluatedProperties": False,
+            },
+            ['{"a": null}'],
+            ["{}", '{"a": null, "b": 1}'],
+        ),
+        ({"allOf": [{"type": "object"}], "unevaluatedProperties": False}, ["{}"], ['{"a": 1}']),
+        (
+            {
+                "properties": {"a": {"type": "null"}},
+                "anyOf": [{"properties": {"b": {"type": "null"}}, "required": ["b"]}, {}],
+                "unevaluatedProperties": False,
+            },
+            ["{}", '{"a": null}', '{"b": null}'],
+            ['{"c": 1}'],
+        ),
+        (
+            {"anyOf": [{"type": "object"}, {"type": "null"}], "unevaluatedProperties": False},
+            ["{}", "null"],
+            ['{"a": 1}'],
+        ),
+        (
+            {
+                "$defs": {
+                    "base": {"properties": {"a": {"type": "null"}}, "required": ["a"]},
+                    "whole": {"allOf": [{"$ref": "#/$defs/base"}], "unevaluatedProperties": False},
+                },
+                "allOf": [{"$ref": "#/$defs/whole"}, {"type": "object"}],
+            },
+            ['{"a": null}'],
+            ["{}", '{"a": null, "b": 1}'],
+        ),
     ],
 )
 def test_a_schema_lets_what_is_valid(schema: Any, good: list[str], bad: list[str]) -> None:
@@ -597,6 +640,24 @@ def test_keywords_that_are_not_supported_are_named(keyword: str) -> None:
             "both 0 and 1 of `oneOf`",
         ),
         ({"oneOf": [{"type": "null"}] * 40}, "40 alternatives of `oneOf`"),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {}}, "unevaluatedProperties": False},
+                    {"properties": {"b": {}}},
+                ]
+            },
+            "`additionalProperties` is not supported in a part",
+        ),
+        (
+            {
+                "allOf": [
+                    {"anyOf": [{"type": "object"}], "unevaluatedProperties": False},
+                    {"required": ["a"]},
+                ]
+            },
+            "`unevaluatedProperties` is not supported in a part",
+        ),
     ],
 )
 def test_what_cannot_be_kept_is_refused(schema: Any, reason: str) -> None:
