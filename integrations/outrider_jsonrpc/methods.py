@@ -174,9 +174,9 @@ class LibraryRpc:
 
     async def _deinit(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """End the caller's jobs; the models belong to all."""
-        mine = [job_id for job_id, job in self._jobs.items() if job.caller == caller]
-        for job_id in mine if caller.name else ():
-            await self._end(job_id)
+        mine = [(job_id, job) for job_id, job in self._jobs.items() if job.caller == caller]
+        for job_id, job in mine if caller.name else ():
+            await self._end(job_id, job)
             self._jobs.pop(job_id, None)
         return {"success": True}
 
@@ -230,7 +230,7 @@ class LibraryRpc:
                 raise
             answer = progress.interrupted(error)
         if progress is not None:
-            answer["prompt_stats"] = await _prompt_stats(client, progress.started, cached_count)
+            answer |= await _prompt_stats(client, progress.started, cached_count)
         if asked.said.get("__debug"):
             _log_text("completion", params, answer)
         return answer
@@ -245,7 +245,7 @@ class LibraryRpc:
         if asked.said.get("__debug"):
             _log_text("job", params, {"job_id": job_id})
         stats = await _prompt_stats(client, started, started.cached_token_count)
-        return {"success": True, "prompt_stats": stats, "job_id": job_id}
+        return {"success": True, **stats, "job_id": job_id}
 
     async def _poll(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """Return what came since the last poll, and whether that was all."""
@@ -275,11 +275,10 @@ class LibraryRpc:
         return _updates(job.progress, polled)
 
     async def _cancel(self, caller: Caller, params: Mapping[str, Any]) -> Any:
-        await self._end(self._named(caller, params)[0])
+        await self._end(*self._named(caller, params))
         return {"success": True}
 
-    async def _end(self, job_id: str) -> None:
-        job = self._jobs[job_id]
+    async def _end(self, job_id: str, job: _Job) -> None:
         if job.pair.is_closed or job.is_over:
             return
         try:
@@ -341,9 +340,17 @@ def _confirm(params: Mapping[str, Any], status: Status) -> None:
 async def _prompt_stats(
     client: OutriderClient, started: Started, cached_count: int
 ) -> dict[str, Any]:
+    """Return the key that says how a prompt was read; none where that cannot be asked for.
+
+    The text that was written, or the id of the job, is worth more.
+    """
     ids = started.prompt_token_ids
-    cached = await client.detokenize(ids[:cached_count]) if cached_count else ""
-    return prompt_stats(started, cached_count, cached, await client.detokenize(ids[cached_count:]))
+    try:
+        cached = await client.detokenize(ids[:cached_count]) if cached_count else ""
+        rest = await client.detokenize(ids[cached_count:])
+    except CallFailed:
+        return {}
+    return {"prompt_stats": prompt_stats(started, cached_count, cached, rest)}
 
 
 def _updates(progress: Progress, polled: Polled) -> list[dict[str, Any]]:
@@ -386,8 +393,9 @@ def _with_command_line(init: Method) -> Method:
     """Return `init` that also takes a command line as its only parameter."""
 
     async def method(params: Any) -> Any:
-        if isinstance(params, list) and len(params) == 1 and isinstance(params[0], str):
-            params = read_command_line(params[0])
+        only = params[0] if isinstance(params, list) and len(params) == 1 else None
+        if isinstance(only, str) and not only.lstrip().startswith("{"):  # JSON text is for `init`
+            params = read_command_line(only)
         return await init(params)
 
     return method

@@ -6,7 +6,6 @@ repetition penalty of 1.1, and a full context that shifts.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -211,7 +210,8 @@ def _prediction(name: str, value: Any) -> str | tuple[int, ...]:
     if isinstance(value, dict):
         value = value.get("content")
         if isinstance(value, list):
-            value = "".join(_text(name, part.get("text")) for part in value if part)
+            texts = (part.get("text") if isinstance(part, dict) else None for part in value if part)
+            value = "".join(_text(name, text) for text in texts)
     if isinstance(value, list) and any(type(part) is not int for part in value):
         raise InvalidRequest(name, "must be a text, token ids or an object with a content")
     return tuple(value) if isinstance(value, list) else _text(name, value)
@@ -399,18 +399,10 @@ def _short(value: float) -> float:
 
 
 def read_command_line(text: str) -> dict[str, Any]:
-    """Return what a command line of the library's `init` says, as its JSON form would.
+    """Return what a command line of the library's `init` says, as its JSON form does.
 
     Quotes are not special: the library split at spaces. Raises InvalidRequest.
     """
-    if text.lstrip().startswith("{"):
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise InvalidRequest("params", f"is not JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise InvalidRequest("params", "must be an object")
-        return found
     names = {
         **dict.fromkeys(("-m", "--model"), "model"),
         **dict.fromkeys(("-md", "--model-draft"), "model_draft"),
