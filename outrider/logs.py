@@ -129,7 +129,7 @@ def _lines(event: Event, name: str, room: int) -> list[str]:
 
 def _filled(fields: Sequence[str], room: int) -> list[str]:
     """Return lines of as many fields as fit, at least one each."""
-    lines = [fields[0]]
+    lines = [*fields[:1]]
     for field in fields[1:]:
         longer = f"{lines[-1]} {field}"
         lines[-1:] = [longer] if len(longer) <= room else [lines[-1], field]

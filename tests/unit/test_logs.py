@@ -93,6 +93,14 @@ def test_a_long_detail_is_wrapped_at_words(plain: None) -> None:
     ]
 
 
+def test_a_word_that_is_longer_than_the_terminal_is_shown_whole(plain: None) -> None:
+    assert on_a_terminal("x" * 70) == [f"[info     ] {'x' * 70}"]
+    assert on_a_terminal("no", detail="y" * 70) == [
+        "[info     ] no:",
+        f"                     {'y' * 70}",
+    ]
+
+
 def test_fields_that_do_not_fit_have_a_line_of_their_own(plain: None) -> None:
     file = "/srv/models/a-model-with-a-name-of-some-length.gguf"
     assert on_a_terminal("starting", file=file, outrider="0.1") == [
