@@ -65,7 +65,7 @@ def read_wanted(option: str, text: str) -> Wanted:
     if hosts and not is_server:
         raise InvalidConfig(option, "a client has a name alone")
     own = tuple(dict.fromkeys(part.strip("[] ") for part in hosts.split(",") if part)) or (name,)
-    for host in own:
+    for host in own if is_server else ():
         if not _is_address(host) and _HOST.fullmatch(host) is None:
             raise InvalidConfig(option, f"{host!r} is no name or address of a host")
     more = tuple(each for each in LOOPBACK if each not in own) if is_server else ()

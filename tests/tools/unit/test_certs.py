@@ -72,6 +72,11 @@ def test_one_command_makes_all_that_a_deployment_needs(
         handshake(folder, "laptop", "gpu", "laptop")  # who only calls cannot serve
 
 
+def test_a_clients_name_need_be_no_host(tmp_path: Path):
+    assert run(["certs", str(tmp_path), "--server", "gpu", "--client", "ada_lovelace"]) == 0
+    handshake(tmp_path, "gpu", "ada_lovelace", "gpu")
+
+
 def test_nobody_else_reads_any_of_it(tmp_path: Path):
     before = os.umask(0)  # whatever is usual
     try:
