@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -123,8 +124,8 @@ def _check_places(away_ms: float | None, beside_ms: float | None) -> None:
     from outrider.errors import InvalidRequest
 
     for name, value in (("away_ms", away_ms), ("beside_ms", beside_ms)):
-        if value is not None and not value >= 0.0:
-            raise InvalidRequest(name, f"must be at least 0, not {value:g}")
+        if value is not None and not 0.0 <= value < math.inf:
+            raise InvalidRequest(name, f"must be finite and at least 0, not {value:g}")
     if beside_ms is not None and away_ms is None:
         raise InvalidRequest("beside_ms", "is for --away-ms")
 
@@ -142,8 +143,8 @@ def _with_given(
 
     given: dict[str, Any] = {name: ms / 1e3 for name, ms in milliseconds.items() if ms is not None}
     for name, value in given.items():
-        if not value >= 0.0:
-            raise InvalidRequest(name, f"must be at least 0, not {value:g}")
+        if not 0.0 <= value < math.inf:
+            raise InvalidRequest(name, f"must be finite and at least 0, not {value:g}")
     if target_ms is not None:
         given["decode_costs"] = tuple(read_costs(target_ms))
     if takes_turns is not None:
@@ -177,8 +178,8 @@ def read_costs(text: str) -> Iterator[tuple[int, float]]:
             count, cost = (int(rows), float(milliseconds)) if colon else (1, float(rows))
         except ValueError:
             raise InvalidRequest("target_ms", f"is not MS or ROWS:MS,...: {text}") from None
-        if count <= before or not cost > 0.0:
-            raise InvalidRequest("target_ms", "needs rising rows and times above 0")
+        if count <= before or not 0.0 < cost < math.inf:
+            raise InvalidRequest("target_ms", "needs rising rows and finite times above 0")
         before = count
         yield count, cost / 1e3
     if before == 1:

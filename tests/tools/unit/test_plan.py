@@ -11,6 +11,7 @@ import pytest
 from outrider.client import ControllerView, ModelInfo
 from outrider.costs import RejectionCost
 from outrider.errors import InvalidRequest
+from outrider_cli import run
 from outrider_cli.forecasting import LIKELY, MOST, head_pays_from, pays, reach, too_slow
 from outrider_plan.command import WIDTH, read_costs
 from outrider_plan.tables import answer, memory_of, place_lines, plan_lines, price_of
@@ -31,10 +32,22 @@ def test_a_table_of_rows_is_taken_as_it_is() -> None:
     assert list(read_costs("1:66,4:55")) == [(1, 0.066), (4, 0.055)]
 
 
-@pytest.mark.parametrize("text", ["", "x", "4:", "4:55,1:66", "0:5", "1:0", "1:-5", "1:nan"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "4:", "4:55,1:66", "0:5", "1:0", "1:-5", "1:nan", "1:inf", "inf"]
+)
 def test_costs_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         list(read_costs(text))
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
+@pytest.mark.parametrize("option", ["--draft-ms", "--round-trip-ms", "--away-ms"])
+def test_times_that_make_no_sense_are_refused(
+    capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    assert run(["plan", "--target-ms", "5", "--draft-ms", "1", option, value]) != 0
+    said = capsys.readouterr().err
+    assert "must be finite and at least 0" in said and said.count("\n") == 1
 
 
 def table(measured: ControllerView, *acceptances: float, **more: Any) -> list[list[str]]:
