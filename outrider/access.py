@@ -23,8 +23,11 @@ Grants = Callable[[], Sequence[Grant]]
 
 HIDDEN = "(hidden)"
 
-_ADDRESS = re.compile(r"[^\s()'\",;]+:[0-9]+(/[^\s()'\",;]*|(?!\w))")
-"""HOST:PORT as services and gRPC write it, a scheme before it or a path after it included."""
+_ADDRESS = re.compile(r"(?<![^\s()'\",;])[^\s()'\",;]+:[0-9]+(/[^\s()'\",;]*|(?!\w))")
+"""HOST:PORT as services and gRPC write it, a scheme before it or a path after it included.
+
+It begins where a word does: else a long word is searched from each of its characters.
+"""
 
 _OPTION = "--"
 """Before the name of a token that an option names: no name in a file begins so."""
@@ -131,8 +134,10 @@ class Access:
     def returning(self, name: str) -> Caller:
         """Return who holds the token of a name, for work that a restart interrupted.
 
-        Where there is no such token any more, nothing limits that work.
+        Where there is no such token any more, nothing limits that work, and it has no rights.
         """
+        if not name:  # no token was wanted, or it was the single one
+            return replace(ANYONE, is_admitted=True)
         grants = self._grants() if self._grants is not None else ()
         bare = Grant(name=name, digest=b"", rights=frozenset())
         grant = next((each for each in grants if each.name == name), bare)
