@@ -40,7 +40,7 @@ class LocalPlan:
     listen: str = ANY_PORT  # of the orchestrator
     orchestrator: tuple[str, ...] = ()  # more of its options
     target_words: tuple[str, ...] = ()  # more of the target's
-    peer_token_file: Path | None = None  # what models elsewhere want; None: nothing
+    peer_token_file: Path | None = None  # what models want; None: a token of this run, or none
     grace_seconds: float = GRACE_SECONDS  # for texts in flight, when all of it is stopped
     own_draft: bool = True  # the target drafts with the draft's model, too, in its own process
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -79,12 +79,14 @@ class LocalPlan:
 class LocalServices:
     """Target, draft and orchestrator; the models on ports of the system's choice.
 
-    The models answer the orchestrator alone: it shows them the token in a file, which they want.
+    The models want a token, which the orchestrator shows them: the plan's, or one of this run.
     """
 
-    def __init__(self, plan: LocalPlan, token_file: Path, on_log_line: OnLogLine) -> None:
+    def __init__(self, plan: LocalPlan, folder: Path, on_log_line: OnLogLine) -> None:
+        """`folder` is for the token of this run, and for its user alone."""
         self._plan = plan
-        self._token_file = token_file.resolve()
+        self._token_file = (plan.peer_token_file or folder / "token").resolve()
+        self._token = secrets.token_hex()  # of this run
         self._on_log_line = on_log_line
         self.target: Child | None = None
         self.draft: Child | None = None
@@ -107,7 +109,9 @@ class LocalServices:
         )
         self._draft_address = draft.removeprefix(_PLAIN)
         peers = ("--target", target, *(("--draft", draft) if draft else ("--no-draft",)))
-        words = (*peers, *plan.orchestrator, f"--peer-token-file={self._token_file}")
+        words = (*peers, *plan.orchestrator)
+        if plan.peer_token_file is not None or self.target or self.draft:
+            words = (*words, f"--peer-token-file={self._token_file}")
         command = plan.commands.get("orchestrator", COMMAND)
         self.orchestrator = await Child.start(
             command, "orchestrator", plan.listen, words, self._on_log_line, plan.grace_seconds
@@ -122,6 +126,10 @@ class LocalServices:
     async def _start_model(
         self, role: str, hosted: HostedModel, listen: str = ANY_PORT, more: Sequence[str] = ()
     ) -> Child:
+        if self._plan.peer_token_file is None and not self._token_file.exists():
+            # It may be gone when a draft starts again: systems delete old temporary files.
+            self._token_file.parent.mkdir(mode=0o700, exist_ok=True)
+            self._token_file.write_text(self._token)
         words = (
             f"--model={hosted.model}",
             f"--token-file={self._token_file}",
@@ -167,9 +175,7 @@ async def local_services(
 ) -> AsyncIterator[LocalServices]:
     """Give services that are stopped at the end; `on_log_line` gets the lines of their logs."""
     with TemporaryDirectory(prefix="outrider-") as folder:  # for this user alone
-        token_file = Path(folder) / "token"
-        token_file.write_text(secrets.token_hex())
-        services = LocalServices(plan, plan.peer_token_file or token_file, on_log_line)
+        services = LocalServices(plan, Path(folder), on_log_line)
         try:
             yield services
         finally:

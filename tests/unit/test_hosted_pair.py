@@ -119,6 +119,28 @@ async def test_the_models_of_a_run_answer_its_orchestrator_alone() -> None:
 
 
 @pytest.mark.usefixtures("_starts_nothing")
+async def test_a_draft_starts_again_where_its_token_was_deleted_meanwhile() -> None:
+    async with local_services(PAIR) as services:
+        await services.start()
+        assert isinstance(services.draft, Started)
+        file = services.draft.token_file
+        token = file.read_text()
+        file.unlink()
+        file.parent.rmdir()
+        await services.restart_draft()
+        assert file.read_text() == token
+        assert file.parent.stat().st_mode & 0o77 == 0
+
+
+@pytest.mark.usefixtures("_starts_nothing")
+async def test_models_elsewhere_are_shown_no_token_of_a_run() -> None:
+    async with local_services(replace(PAIR, target="gpu:50061", draft=None)) as services:
+        await services.start()
+        assert isinstance(services.orchestrator, Started)
+        assert not any("peer-token" in each for each in services.orchestrator.options)
+
+
+@pytest.mark.usefixtures("_starts_nothing")
 async def test_a_model_here_wants_the_token_of_the_one_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a token of the tests")
     far = replace(PAIR, target="gpu:50061", peer_token_file=tmp_path / "token")
