@@ -75,8 +75,8 @@ class DraftProgress:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it owes what was ordered, and no token came on this stream."""
-        return self.owes and self.is_new
+        """Whether it owes tokens that were ordered, and none came on this stream."""
+        return self.owes and self.is_new and self.ordered_until > self.ordered_length
 
     def open(self, context: int, row_width: int = 0) -> None:
         """Begin with a stream; the last orders of the one before may never have arrived."""

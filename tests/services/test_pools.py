@@ -336,18 +336,15 @@ async def test_another_configured_draft_goes_on_when_one_is_killed() -> None:
 
 async def test_texts_leave_a_draft_of_which_nothing_comes() -> None:
     async with services(target, drafts=2, draft_seconds=0.05) as those:
-        silent, good = those.pool.drafts
-        silent.rates.token_time = Mean(1e-4)  # so that it is taken first
+        silent, other = those.pool.drafts
+        # So that it is taken first.
+        silent.rates.token_time, other.rates.token_time = Mean(1e-4), Mean(1e-1)
         gate = Gate(those.drafts[0].model)
-        drafted = []
-        for i in range(6):
+        for i in range(12):  # of which one may end before anything is ordered
             asked = request(f"text {i}", token_limit=40)
-            completion = await generate(those.orchestrator, asked)
-            assert_right(completion, asked)
-            drafted.append(completion.origins.count(messages.TOKEN_ORIGIN_DRAFTED) > 0)
+            assert_right(await generate(those.orchestrator, asked), asked)
         await gate.open()
-        assert drafted == [False] * 4 + [True] * 2
-        assert good.record.silent_count == 0
+        assert silent.record.silent_count == 4, "later texts went to the other one"
 
 
 async def test_a_draft_learns_the_same_of_every_target_of_equal_weights() -> None:

@@ -104,7 +104,9 @@ def test_a_draft_is_silent_while_it_owes_an_order_and_had_no_token() -> None:
         lambda: draft.open(100),
         lambda: draft.extend([1, 2, 3, 4], 9),
         draft.lose,
+        lambda: draft.open(100),
+        lambda: draft.extend([1, 2, 3, 4], 4),  # it is only to read
     ):
         event()
         said.append(draft.is_silent)
-    assert said == [False, True, True, False, True, False, False, True, False]
+    assert said == [False, True, True, False, True, False, False, True, False, False, False]
