@@ -55,6 +55,7 @@ class DraftLine:
     own_ids: list[int] = field(init=False)  # the same as the draft reads it
     translation: Translation | None = None  # of its ids, where they are others
     is_over: bool = False  # nothing more is drafted
+    fault: Exception | None = None  # that ended it alone
 
     def __post_init__(self) -> None:
         """Begin after the text."""
@@ -70,10 +71,11 @@ class DraftLine:
         ask = self.ask
         try:
             guess = ask.guess(row, len(ask.text), self.tokens)
-        except Exception:
+        except Exception as error:
             if np.isnan(row).any():
                 raise  # the draft computes no numbers
-            self.is_over = True  # what this session asks of sampling is no fault of the draft
+            # What this session asks of sampling is no fault of the draft.
+            self.is_over, self.fault = True, error
             return
         if guess.doubtful:
             self.is_over = True
@@ -149,6 +151,7 @@ class OwnDraft(ABC):
         self._lines_at_once = lines_at_once
         self._clock = clock
         self._failures = 0  # in a row
+        self._has_reported = False  # that a line ended alone
 
     @property
     def is_usable(self) -> bool:
@@ -172,6 +175,7 @@ class OwnDraft(ABC):
                 for first in range(0, len(ready), self._lines_at_once):
                     self._step(ready[first : first + self._lines_at_once])
             self._failures = 0
+            self._report_fault(lines)
         except Exception as error:
             # Of any kind: the target's thread continues without a draft, which only costs speed.
             self._failures += 1
@@ -179,6 +183,13 @@ class OwnDraft(ABC):
                 logs.warning("outrider.target", "own draft off", name=self.name, detail=str(error))
             for line in lines:
                 self.forget(line.session_id)
+
+    def _report_fault(self, lines: Sequence[DraftLine]) -> None:
+        """Log the first line that ended alone: a rare one costs little, a kind of them is a bug."""
+        fault = next((line.fault for line in lines if line.fault is not None), None)
+        if fault is not None and not self._has_reported:
+            self._has_reported = True
+            logs.warning("outrider.target", "own draft failed", name=self.name, detail=repr(fault))
 
     @abstractmethod
     def _follow(self, line: DraftLine, busy: Collection[bytes], deadline: float) -> Session | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from outrider import logs
 from outrider.engine.guesser import Guess, guesser
 from outrider.engine.model import Chunk, Layout
 from outrider.engine.model_draft import ModelDraft
@@ -185,7 +186,12 @@ def test_a_text_with_tokens_that_it_does_not_have_is_not_drafted_for():
     assert len(again.guesses) == 3 and draft.is_usable
 
 
-def test_a_token_that_cannot_be_picked_ends_its_line_alone(model: ToyModel):
+def test_a_token_that_cannot_be_picked_ends_its_line_alone(
+    model: ToyModel, monkeypatch: pytest.MonkeyPatch
+):
+    said: list[str] = []
+    monkeypatch.setattr(logs, "warning", lambda where, message, **its: said.append(its["detail"]))
+
     def fail(row: object, base: int, line: Sequence[int]) -> Guess:
         raise ValueError("another shape")
 
@@ -195,4 +201,4 @@ def test_a_token_that_cannot_be_picked_ends_its_line_alone(model: ToyModel):
         beside = line(model, TEXT, 3, session=1)
         draft.draft([asked, beside], 1.0)
         assert not asked.guesses and drafted(beside) == alone(TEXT, 3)
-    assert draft.is_usable
+    assert draft.is_usable and said == ["ValueError('another shape')"]
