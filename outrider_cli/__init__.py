@@ -83,9 +83,12 @@ def run(arguments: Sequence[str]) -> int:
         if error.errno not in _OUTPUT_ENDS:
             raise
         # Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        is_full = error.errno != errno.EPIPE
-        return _complain(f"cannot write: {error.strerror}" if is_full else "", 1)
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return _complain("", 1)
+        where = f" {error.filename}" if error.filename else ""
+        return _complain(f"cannot write{where}: {error.strerror}", 1)
 
 
 def _set_by(error: Any) -> str:
