@@ -474,10 +474,10 @@ NO_OWN_TOKENS = OwnTokens()
 class Answer:
     """From the target: rows that follow the text at `position`, of one decode or of several.
 
-    The first decode verified `drafted` draft tokens and has one row more; each row after those
-    is of a decode without a draft, and the text has the row before it. Where the target's own draft
-    drafted, `own_drafts` has an entry for each decode, which has a row more than that: the text has
-    what the rows before it accept.
+    The first decode verified `drafted` draft tokens and has one row more, or fewer where nothing
+    may follow one of them; each row after those is of a decode without a draft, and the text has
+    the row before it. Where the target's own draft drafted, `own_drafts` has an entry for each
+    decode, which has a row more than that: the text has what the rows before it accept.
     """
 
     round: int  # the newest one that the target had read

@@ -179,9 +179,9 @@ class Verifier:
     def verify(self, lease: Lease, round_: Round, emit: Emit) -> JobSteps:
         """Emit the rows after the prefix's last token and after each draft token.
 
-        They are fewer where a shared decode left draft tokens out. Then continue with what was
-        sampled, as far as the round allows it, and emit that too; a later round of the session
-        takes over between two decodes.
+        They are fewer where a shared decode left draft tokens out, or where nothing may follow one.
+        Then continue with what was sampled, as far as the round allows it, and emit that too; a
+        later round of the session takes over between two decodes.
 
         Raises PositionPastCache and ContextExhausted, and RoundSuperseded for
         a round that was sent ahead and rests on what did not come.

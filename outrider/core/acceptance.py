@@ -80,20 +80,20 @@ def block_verification(
     return Verdict(count, left.draw(u(Purpose.NEXT, count)))
 
 
-Rule = Callable[[Sequence[DraftToken], Sequence[Distribution], Uniform], Verdict]
-"""`token_verification` or `block_verification`."""
-
-
 def verdict_of(
-    rule: Rule, draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform
+    judge: Callable[[Sequence[DraftToken], Sequence[Distribution], Uniform], Verdict],
+    draft: Sequence[DraftToken],
+    targets: Sequence[Distribution],
+    u: Uniform,
 ) -> Verdict:
-    """Apply a rule, perhaps to fewer targets: nothing may follow the draft token after the last.
+    """Apply `token_verification` or `block_verification`, perhaps to fewer targets.
 
-    Where that token is accepted, the text ends with it so far.
+    Nothing may follow the draft token after the last of them. Where that token is accepted, the
+    text ends with it so far.
     """
     count = len(targets)
-    # A rule is exact for any later rows. What it makes of these is left out.
-    verdict = rule(draft, [*targets, *[targets[-1]] * (len(draft) + 1 - count)], u)
+    # Both are exact for any later rows. What they make of these is left out.
+    verdict = judge(draft, [*targets, *[targets[-1]] * (len(draft) + 1 - count)], u)
     if verdict.accepted_count < count:
         return verdict
     return Verdict(count - 1, draft[count - 1].token_id)
