@@ -251,6 +251,8 @@ class _Environment(ImmutableSandboxedEnvironment):
             self._spend_widths(args, kwargs)
         made = super().call(context, function, *args, **kwargs)
         self._spend_made(made)
+        if isinstance(owner, str) and isinstance(made, (list, tuple)):
+            self._spend(len(owner) // _COPIED)  # the parts are a copy of it, few as they may be
         return made
 
     def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

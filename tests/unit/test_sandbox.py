@@ -129,11 +129,16 @@ def test_work_without_end_is_refused(source: str) -> None:
         "('x' * 1000)[1:]",
         "pairs.copy()",
         "dict(pairs)",
+        "text.partition(',')",
+        "text.split(',')",
+        "text.rsplit(',', 1)",
+        "text.splitlines()",
     ],
 )
 def test_every_copy_of_a_list_is_counted(copied: str) -> None:
     source = "{% set kept = [] %}{% for i in range(2000) %}{{ kept.append(" + copied + ") }}" + END
     given = {"many": [0] * 1000, "pairs": {str(i): 0 for i in range(1000)}}
+    given["text"] = 4000 * "x" + ",\nx"
     assert refusal(source, **given) == "chat_template: takes too much work for one prompt"
 
 
