@@ -216,7 +216,8 @@ def test_a_refused_continuation_leaves_an_answer_its_tokens(chat: Browser, gatew
     finish(chat, "Failed")
     press(chat, "tokens")
     until(lambda: chat.count(".token") == 3)
-    chat.complaints()  # the console of a browser names every answer of 400
+    # The console of a browser names every answer of 400.
+    assert all("400" in complaint for complaint in chat.complaints())
 
 
 def test_a_refused_question_stays_and_can_be_asked_again(chat: Browser, gateway: Gateway):
@@ -559,7 +560,8 @@ def test_a_refused_continuation_takes_no_other_answer_back(chat: Browser, gatewa
     until(lambda: chat.text("#alert") == "no")
     finish(chat, "")
     assert [each["content"] for each in kept(chat)[0]["messages"]] == ["Hi", "", "Good day"]
-    chat.complaints()  # the console of a browser names every answer of 400
+    # The console of a browser names every answer of 400.
+    assert all("400" in complaint for complaint in chat.complaints())
 
 
 def test_an_edited_question_waits_for_the_answer_that_is_written(chat: Browser, gateway: Gateway):
@@ -614,7 +616,8 @@ def test_a_browser_that_keeps_nothing_for_pages_has_the_chat_all_the_same(gatewa
         finish(page)
         assert said(page) == ["Hi", "Hello to you"]
         assert page.text("#alert").startswith("This browser keeps nothing for pages")
-        page.complaints()  # the console of a browser names every answer of 401
+        # The console of a browser names every answer of 401.
+        assert all("401" in complaint for complaint in page.complaints())
 
 
 def test_deleting_a_chat_keeps_one_that_had_no_room(chat: Browser, gateway: Gateway):

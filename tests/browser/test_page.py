@@ -386,7 +386,8 @@ def test_a_key_with_a_hidden_character_is_asked_for_again(page: Browser, gateway
     page.run("document.querySelector('#key').value = '\\ufeff open sesame\\n'")
     page.click("#key-form button")
     until(lambda: page.count("#peers li") == 2)
-    page.complaints()  # the console of a browser names every answer of 401
+    # The console of a browser names every answer of 401.
+    assert all("401" in complaint for complaint in page.complaints())
 
 
 def test_peers_are_followed(page: Browser, gateway: Gateway):
