@@ -33,7 +33,7 @@ from orchestrator.chat.required_calls import (
     FREE,
     Required,
     Tool,
-    read_tools,
+    offer,
     require,
     required_tools,
 )
@@ -312,16 +312,18 @@ def read_required(body: ChatBody, reading: ChatReading) -> Required:
     """
     form, tools, text = reading.form, _required_tools(body), ""
     passed: tuple[str, ...] = ()
-    several = body.tool_choice == "required" and bool(body.parallel_tool_calls)
     in_thought = bool(form.think) and reading.prompt.rstrip().endswith(form.think)
     if not tools and not body.grammar and (in_thought or offered_tools(body)):
         text, passed = _text_grammar(body)
     if text and offered_tools(body):
-        tools, several = read_tools(body.tools or ()), not reading.single
-    if not tools and not text:
-        return FREE
-    required = require(tools, form, text, several=several, in_thought=in_thought)
-    return replace(required, passed_over=passed)
+        several, offered = not reading.single, body.tools or ()
+        required = offer(offered, form, text, several=several, in_thought=in_thought)
+    elif tools or text:
+        several = body.tool_choice == "required" and bool(body.parallel_tool_calls)
+        required = require(tools, form, text, several=several, in_thought=in_thought)
+    else:
+        required = FREE
+    return replace(required, passed_over=passed + required.passed_over)
 
 
 def _text_grammar(body: ChatBody) -> tuple[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.chat.format import ID, KEY, MARK, TYPE, CallFormat, ChatFormat, Style
@@ -22,6 +22,7 @@ from outrider.grammar.schema import rules_of_schema, written
 
 _NAMES = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|\{[^}]*\}|#[^\r\n]*|([a-zA-Z0-9-]+)')
 _NAME = re.compile(r"[\w.-]{1,128}")
+_SEPARATE = (Style.PARAMETERS, Style.KEYED)
 _NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 _SAID = frozenset({"type", "title", "description", "default", "examples", "$schema"})
 _OBJECT_KEYWORDS = _SAID | {
@@ -32,6 +33,7 @@ _OBJECT_KEYWORDS = _SAID | {
     "definitions",
 }
 _QUOTE = r'"\""'
+_TYPES = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _TEXT_KEYWORDS = _SAID | {"enum", "const", "format", "minLength", "maxLength"}
 
 
@@ -48,7 +50,7 @@ class Tool:
 class Required:
     """`opening` ends the prompt, and `grammar` is GBNF of what follows; both empty: anything.
 
-    `passed_over`: what the grammar does not keep of the text's schema.
+    `passed_over`: what the grammar does not keep of what was asked for.
     """
 
     opening: str = ""
@@ -151,6 +153,53 @@ def require(
     return Required(opening, grammar)
 
 
+def offer(
+    tools: Sequence[object],
+    form: ChatFormat,
+    text: str,
+    *,
+    several: bool = False,
+    in_thought: bool = False,
+) -> Required:
+    """Return how a model may call tools, or write a text of the GBNF `text`.
+
+    Nobody asked for a grammar of the tools: a schema that none keeps lets any arguments of its
+    types. If that is refused too, the model writes the text. Raises InvalidRequest for the text.
+    """
+    refused = ""
+    for loosened in (_as_it_is, _if_refused, _loose):
+        try:
+            offered = [loosened(form, tool) for tool in read_tools(tools)]
+            return require(offered, form, text, several=several, in_thought=in_thought)
+        except InvalidRequest as refusal:
+            refused = refusal.field
+    passed_over = (f"`tools` beside a form of the text (at {refused})",)
+    return replace(require((), form, text, in_thought=in_thought), passed_over=passed_over)
+
+
+def _as_it_is(form: ChatFormat, tool: Tool) -> Tool:
+    return tool
+
+
+def _if_refused(form: ChatFormat, tool: Tool) -> Tool:
+    try:
+        _calls([tool], form, several=False)
+    except InvalidRequest:
+        return _loose(form, tool)
+    return tool
+
+
+def _loose(form: ChatFormat, tool: Tool) -> Tool:
+    """Return a tool that takes any object, or any values of its arguments' types."""
+    if form.calls is None or form.calls.style not in _SEPARATE:
+        return replace(tool, schema={"type": "object"})
+    properties = member(tool.schema, "properties", dict)
+    types = {key: sorted(types_of(each, tool.schema) & _TYPES) for key, each in properties.items()}
+    loose = {key: {"type": each} if each else {} for key, each in types.items()}
+    required = [key for key in properties if key in member(tool.schema, "required", list)]
+    return replace(tool, schema={"type": "object", "properties": loose, "required": required})
+
+
 def _apart(text: str) -> str:
     """Return a sound GBNF text with other names of its rules, which no rule of calls has."""
     return _NAMES.sub(lambda found: f"t-{found[1]}" if found[1] else found[0], text)
@@ -181,7 +230,7 @@ def _calls(
 def _call(calls: CallFormat, tool: Tool, prefix: str) -> tuple[str, dict[str, str]]:
     """Return GBNF of a call from its name or object on, and the rules that it needs."""
     arguments, rules = prefix, _rules(tool, tool.schema, prefix)
-    if calls.style in (Style.PARAMETERS, Style.KEYED):
+    if calls.style in _SEPARATE:
         arguments, rules = _separate_arguments(calls, tool, prefix)
     if calls.style is Style.JSON:
         head = f'{{"{calls.name_key}": "{tool.name}", "{calls.arguments_key}": '

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.openai.requests import ChatBody, read_reading, read_required
 from orchestrator.chat.events import parse
 from orchestrator.chat.format import Style
 from orchestrator.chat.parser import ChatParser
@@ -230,6 +231,44 @@ def test_a_tool_may_be_called_in_place_of_the_text(name: str) -> None:
     thinking = require(tools, form(HERMES), text, in_thought=True)
     call = '<tool_call>\n{"name": "go", "arguments": {}}\n</tool_call>'
     assert lets_both(thinking, "Hm.</think>{c]troot}", f"Hm.</think>\n\n{call}")
+
+
+def beside_a_number(name: str, *tools: dict[str, Any]) -> Required:
+    """Return what is required where tools are offered and the text has to be a number."""
+    form_of_text = {"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}}
+    body = ChatBody.model_validate(
+        {"messages": [], "tools": tools, "response_format": form_of_text}
+    )
+    return read_required(body, read_reading(body, form(name), ""))
+
+
+REFUSED: dict[str, Any] = {
+    "properties": {"a": {"type": "string", "pattern": "(x)\\1"}, "b": {"not": {}}},
+    "patternProperties": {"^c": {"contains": {}}},
+    "required": ["a"],
+}
+
+
+def test_a_tool_that_no_grammar_keeps_may_be_called_in_place_of_the_text() -> None:
+    tools = tool("go", POINT), tool("stay", REFUSED)
+    go, stay = '{"name": "go", "arguments": {', '{"name": "stay", "arguments": {"c": [1]'
+    required = beside_a_number(HERMES, *tools)
+    call = "<tool_call>\n%s}}\n</tool_call>"
+    assert lets_both(required, "5", call % stay, call % f'{go}"x": 5')
+    assert not lets(required, call % f'{go}"x": 10') and required.passed_over == ()
+    required = beside_a_number("Qwen3-Coder", *tools)
+    call = "<tool_call>\n<function=stay>\n%s</function>\n</tool_call>"
+    a, b = (f"<parameter={key}>\n1\n</parameter>\n" for key in "ab")
+    assert lets_both(required, "5", call % a, call % (a + b)) and not lets(required, call % b)
+
+
+def test_where_no_grammar_holds_the_tools_the_text_is_written_and_that_is_said() -> None:
+    few, many = ([tool(f"go{i}", PLAIN) for i in range(n)] for n in (2, 99))
+    assert beside_a_number(HERMES, *many).passed_over == ()
+    for tools, place in ((many, "tools"), ([*few, tool("a b")], "tools[2].function.name")):
+        required = beside_a_number("Qwen3-Coder", *tools)
+        assert required.passed_over == (f"`tools` beside a form of the text (at {place})",)
+        assert lets(required, "5") and "go0" not in required.grammar
 
 
 def test_a_schema_that_separate_arguments_cannot_keep_is_refused_with_its_tool() -> None:
