@@ -87,7 +87,7 @@ def _check_json(value: Any) -> None:
             if not inner.isascii():
                 _check_text(inner)
             continue
-        # Right in a field, the field's own check names it.
+        # Right in the body, the field's own check names it.
         if depth > 1 and isinstance(inner, float) and not math.isfinite(inner):
             raise ValueError("holds a number that is not finite")
         if depth > MOST_DEPTH:
