@@ -412,8 +412,11 @@ def _fit(prompt: list[int], capacity: int, asked: Request) -> list[int]:
     return [*prompt[:keep], *prompt[keep + erased :]]
 
 
-def without_end(ids: Sequence[int], most: int, ends_in_eos: bool) -> list[int]:
-    """Return the first `most` ids of a text, the EOS at its end among them if it has one."""
+def without_end(
+    ids: Sequence[int], most: int, prompt: Sequence[int | str], adds_eos: bool
+) -> list[int]:
+    """Return the first `most` ids of a prompt, the EOS at its end among them if one was added."""
+    ends_in_eos = adds_eos and len(prompt) == 1  # of several parts, the first text has it
     kept = most - ends_in_eos
     return list(ids) if len(ids) <= most else [*ids[:kept], *ids[len(ids) - ends_in_eos :]]
 

@@ -35,7 +35,7 @@ from outrider.errors import Draining, InvalidRequest
 from outrider.grants import Right
 from outrider.messages import ModelReference, PeerState, Rule
 from outrider.request import Conversation, Request
-from outrider.texts import check_count
+from outrider.texts import check_count, most_bytes, starts
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
@@ -311,11 +311,13 @@ class Orchestrator:
         for i, parts in enumerate(request.inputs):
             try:
                 prompt = read_parts(parts)
+                if request.truncate:
+                    prompt = starts(prompt, most_bytes(most, hosted.vocabulary.longest))
                 check_count("prompt", sum(isinstance(part, str) for part in prompt))
                 bound = None if request.truncate else most
                 ids = await planner.tokenize(prompt, hosted, deadline, bound)
                 if request.truncate:
-                    ids = without_end(ids, most, hosted.model.vocabulary.adds_eos)
+                    ids = without_end(ids, most, prompt, hosted.model.vocabulary.adds_eos)
                 check_embedded(len(ids), most)
             except InvalidRequest as refusal:
                 raise refusal.named(f"inputs[{i}]") from None

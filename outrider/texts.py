@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from outrider.errors import InvalidRequest
 
@@ -29,6 +29,18 @@ def most_bytes(context: int, longest: int) -> int:
     As many as could fit the context; more, up to a limit, for those that are cut to fit.
     """
     return min(max(context * longest, _ALWAYS_TAKEN), _NEVER_TAKEN)
+
+
+def starts(parts: Sequence[int | str], byte_count: int) -> list[int | str]:
+    """Return the start of a prompt whose texts have so many bytes at most, cut on a character."""
+    kept: list[int | str] = []
+    for part in parts:
+        text = part.encode() if isinstance(part, str) else b""
+        if len(text) > byte_count:
+            return [*kept, text[:byte_count].decode(errors="ignore")]
+        kept.append(part)
+        byte_count -= len(text)
+    return kept
 
 
 def check_count(field: str, count: int) -> None:

@@ -214,7 +214,7 @@ async def test_a_text_that_is_too_long_to_embed_is_named_as_it_was_sent():
 
 
 async def test_of_a_text_that_is_too_long_ollama_embeds_the_start_unless_refused_that():
-    long = {"input": ["rain " * 5000, "rain"]}
+    long = {"input": ["rain " * 300_000, "rain"]}  # more than a target tokenizes at once
     async with served() as (_, url), httpx.AsyncClient(timeout=20) as client:
         short = (await client.post(f"{url}/api/embed", json={"input": "rain"})).json()
         refused = (await client.post(f"{url}/v1/embeddings", json=long)).json()["error"]
@@ -229,9 +229,13 @@ async def test_of_a_text_that_is_too_long_ollama_embeds_the_start_unless_refused
 
 
 def test_the_eos_of_a_text_to_embed_stays_where_its_end_is_dropped():
-    assert without_end(range(9), 4, True) == [0, 1, 2, 8]
-    assert without_end(range(9), 4, False) == [0, 1, 2, 3]
-    assert without_end(range(4), 4, True) == without_end(range(4), 9, False) == [0, 1, 2, 3]
+    first = [0, 1, 2, 3]
+    assert without_end(range(9), 4, ["a"], adds_eos=True) == [0, 1, 2, 8]
+    assert without_end(range(9), 4, ["a"], adds_eos=False) == first
+    assert without_end(range(9), 4, ["a", 8], adds_eos=True) == first
+    assert without_end(range(9), 4, range(9), adds_eos=True) == first
+    assert without_end(range(4), 4, ["a"], adds_eos=True) == first
+    assert without_end(range(4), 9, ["a"], adds_eos=False) == first
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from outrider.errors import InvalidRequest
-from outrider.texts import MAX_TEXTS, check_count, least_token_count, longest_token, most_bytes
+from outrider.texts import (
+    MAX_TEXTS,
+    check_count,
+    least_token_count,
+    longest_token,
+    most_bytes,
+    starts,
+)
 
 
 def test_a_token_stands_for_its_text_or_its_name() -> None:
@@ -24,6 +31,13 @@ def test_every_text_that_could_fit_the_context_is_taken_up_to_8_mib() -> None:
     assert most_bytes(context=4096, longest=16) == 1 << 20
     assert most_bytes(context=131072, longest=16) == 2 << 20
     assert most_bytes(context=1 << 20, longest=256) == 8 << 20
+
+
+def test_a_prompt_is_cut_to_so_many_bytes_of_text_on_a_character() -> None:
+    prompt: list[int | str] = ["añb", 7, "cd", 8]
+    assert [starts(prompt, most) for most in (0, 2, 3)] == [[""], ["a"], ["añ"]]
+    assert starts(prompt, 4) == ["añb", 7, ""] and starts(prompt, 5) == ["añb", 7, "c"]
+    assert starts(prompt, 6) == starts(prompt, 99) == prompt
 
 
 def test_texts_are_counted() -> None:
