@@ -202,7 +202,12 @@ def _loose(form: ChatFormat, tool: Tool) -> Tool:
 
 def _apart(text: str) -> str:
     """Return a sound GBNF text with other names of its rules, which no rule of calls has."""
-    return _NAMES.sub(lambda found: f"t-{found[1]}" if found[1] else found[0], text)
+    names = {"root": "t-root"}  # the others are numbered: a longer name might be too long
+
+    def renamed(found: re.Match[str]) -> str:
+        return names.setdefault(found[1], f"t-{len(names)}") if found[1] else found[0]
+
+    return _NAMES.sub(renamed, text)
 
 
 def _calls(

@@ -220,6 +220,11 @@ def test_a_text_of_some_form_comes_after_the_thought(name: str) -> None:
     assert content[::2] == "{}" and "{" + content[1] + "}" not in thought, text
 
 
+def test_a_rule_of_the_text_may_have_a_name_of_any_length() -> None:
+    text = f'root ::= {"r" * 100} t-1\n{"r" * 100} ::= "a"\nt-1 ::= "b"'
+    assert lets(require((), form(HERMES), text, in_thought=True), "Hm.</think>ab")
+
+
 @pytest.mark.parametrize("name", [HERMES, LLAMA, HARMONY, "Qwen3-Coder"])
 def test_a_tool_may_be_called_in_place_of_the_text(name: str) -> None:
     text = 'root ::= "{" call "}" # no "call\ncall ::= ["call] ["\\]root]{1,2} "root"'
