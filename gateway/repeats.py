@@ -42,7 +42,7 @@ Refusal = Callable[[str, HttpFailure], Response]
 
 def answer_log(folder: Path | None = None) -> Log:
     """Return the log of answers; with a folder they outlive the process. Raises InvalidConfig."""
-    retention = Retention(KEEP_SECONDS, MOST_KEYS, MOST_BYTES, KEEP_SECONDS)
+    retention = Retention(KEEP_SECONDS, MOST_KEYS, MOST_BYTES, away_seconds=0.0)
     return Log(retention, folder and folder / "answers.sqlite")
 
 
