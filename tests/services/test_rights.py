@@ -311,7 +311,7 @@ async def test_a_job_counts_until_it_is_over_and_as_many_as_its_completions(tmp_
     ):
         with pytest.raises(CallFailed) as refused:
             await alice.submit(Request("ab", completion_count=3, token_limit=2))
-        assert refused.value.reason == "LIMIT_REACHED"
+        assert refused.value.reason == "INVALID_REQUEST", "which no waiting mends"
         job, _ = await alice.submit(Request("ab", completion_count=2, token_limit=150))
         answer = await http.post("/completion", json=BODY)
         is_over = (await alice.poll(job)).finished
