@@ -1,4 +1,4 @@
-"""A text that nothing may follow ends where the target alone ends it, whatever is drafted.
+"""A text that nothing may follow ends where the target alone ends it, with any draft.
 
 A grammar and a ban of the end of texts leave no token possible after a full stop. No draft token
 that stands there, rightly or wrongly, takes what comes before it from the text.
